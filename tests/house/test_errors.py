@@ -34,6 +34,7 @@ CLASSES = {
     "kernelscope.errors.Interrupted": "a KeyboardInterrupt; commands end with 130",
     "kernelscope.errors.UnknownInstruction": "becomes an UnsupportedInstruction",
     "kernelscope.errors.UnsupportedInstruction": "becomes an UnsupportedKernel",
+    "kernelscope.translate.scalar.forms.Aside": "is caught where a single lane runs; NumPy goes on",
     "kernelscope.differential.machines.NotRun": "becomes an item that says so",
     "attn_course.classroom.grading.verdict.NoAnswer": "becomes NotJudged, or a remark",
 }

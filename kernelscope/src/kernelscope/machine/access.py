@@ -98,6 +98,8 @@ class Memory:
                 address = spread(address, self.lanes.R[LANE].size)
                 valid = memory.valid(address, size, kind)
                 valid = self.admitted("global", address, valid, size, ins, kind)
+        if memory.marks is not None:
+            memory.marks.note(kind, address, size)
         if self.reports.accesses is not None:
             self.reports.access("global", kind, address, size, valid)
         return memory, _flat(address, shift), valid

@@ -27,6 +27,7 @@ from .matrix import Matrices
 from .memory import scalar
 from .reports import Reports
 from .scheduler import Scheduler, placed_in
+from .speed import FEW, Single, Swaps
 from .view import ChunkView
 from .warps import Warps, is_warp_barrier
 
@@ -56,11 +57,12 @@ class Chunk:
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.matrices = Matrices(self.lanes, self.memory, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
+        self.single, self.swaps = Single(self), Swaps(self)
         self.reports.machine = ChunkView(self) if run.observers else None
 
     def close(self) -> None:
         """Drop the references back to the chunk, so that its memory is freed at once."""
-        self.reports.machine = None
+        self.reports.machine = self.single = self.swaps = None
 
     # -- the run loop ---------------------------------------------------------------------------
     def run(self) -> bool:
@@ -79,6 +81,7 @@ class Chunk:
     def follow(self, key: Key | None) -> None:
         """Run the active group from `key` until it stops or another group has to go first."""
         lanes, scheduler, reports, clock = self.lanes, self.scheduler, self.reports, self.clock
+        start = 0
         while key is not None:
             block = reports.block = self.blocks[key]
             if lanes.places is not None:
@@ -87,9 +90,9 @@ class Chunk:
                 lanes.fetch(block.uses)
             if reports.observers:
                 self.run_observed(block)
-            else:
+            elif not (block.polls and self.swaps.settle(block)):
                 R = lanes.R
-                for operation in block.operations:
+                for operation in block.operations[start:] if start else block.operations:
                     operation(R, self)
             clock.instructions += len(block.operations)
             lanes.dirty |= block.definitions
@@ -103,8 +106,17 @@ class Chunk:
             if scheduler.polls >= scheduler.patience or ready and min(ready) <= after:
                 scheduler.suspend(after)
                 return
-            if after <= key and scheduler.jumped_back(after, block):
-                return
+            start = 0
+            if after <= key:
+                if scheduler.jumped_back(after, block):
+                    return
+                if self.single.allowed and lanes.R[LANE].size <= FEW:
+                    after, start = self.single.go_on(after, block)
+                    if after is None:
+                        return
+                    if not start and ready and min(ready) <= after:
+                        scheduler.suspend(after)
+                        return
             key = after
 
     def run_observed(self, block: Block) -> None:

@@ -30,6 +30,10 @@ class Executable:
         self.specials: dict[int, str] = {slot: name for name, slot in _HIDDEN.items()}
         self.special_names: dict[str, int] = dict(_HIDDEN)
         self.unset: dict[int, str] = {}  # slots that may be read before they are written -> dtype
+        self.loops: dict[tuple, object] = {}  # of single lanes, see the room `scalar`
+        # What launches have shown: time of the processor, names of the arrays that it both reads
+        # and writes, and whether its blocks must run in one process.
+        self.seconds_a_lane, self.both, self.alone = 0.0, set(), False
         self.shared_bytes = 0
         self.shared_places: dict[str, tuple[int, Variable]] = {}
         self.dynamic_names: list[str] = []
@@ -70,6 +74,16 @@ class Executable:
         ]
         sizes = [aligned(v.size, max(v.align, 16)) for v in variables if v.space != "shared"]
         return sum(sizes) + 32 * len(functions)
+
+    def learn(self, seconds_a_lane: float, both: set[str]) -> None:
+        """Keep what some blocks of a launch have shown."""
+        self.seconds_a_lane = seconds_a_lane
+        self.both |= both
+
+    @cached_property
+    def reads_clock(self) -> bool:
+        """May it read a clock, whose value depends on how many blocks have run?"""
+        return "%clock" in self.program.ptx or "%globaltimer" in self.program.ptx
 
     def note_unset(self, live: int) -> None:
         """Registers that some path reads before any write: they start as zero."""

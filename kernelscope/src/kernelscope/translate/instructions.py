@@ -21,13 +21,13 @@ from .memory_instructions import SPACES, memory_space
 from .operands import code_of, type_of
 
 # Nothing is left to do; bar: bar.warp, whose lanes are together here.
-_NOTHING = """
+NOTHING = """
     membar fence prefetch prefetchu pmevent discard applypriority setmaxnreg griddepcontrol brkpt
     bar
 """.split()
 # These are the same for signed and unsigned operands, and registers are kept unsigned.
-_WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
-_WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
+WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
+WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
 class Decoder(MatrixLines):
@@ -39,7 +39,7 @@ class Decoder(MatrixLines):
     def line(self, instruction: Instruction) -> str:
         """The Python statement of one instruction; raises UnsupportedInstruction."""
         root = instruction.opcode.split(".")[0]
-        if root in _NOTHING:
+        if root in NOTHING:
             for name in symbols_in(instruction.operands):
                 self.instance.place_of(name)
             return "pass"
@@ -50,7 +50,7 @@ class Decoder(MatrixLines):
     # -- registers only -------------------------------------------------------------------------
     def pure(self, instruction: Instruction) -> str:
         """A call of the operation table's function."""
-        opcode = _WRAPPING.sub(r"\1.u\2", instruction.opcode)
+        opcode = WRAPPING.sub(r"\1.u\2", instruction.opcode)
         operation = self.decoded(lookup, opcode)
         destination, *operands = instruction.operands
         sources = [self.read(o, t) for o, t in zip(operands, operation.sources, strict=True)]
@@ -114,7 +114,7 @@ class Decoder(MatrixLines):
         """Global addresses are generic ones already; shared and local have a window."""
         destination, source = instruction.operands
         kind = type_of(instruction.opcode)
-        window = _WINDOWS.get(memory_space(instruction.opcode))
+        window = WINDOWS.get(memory_space(instruction.opcode))
         text = self.read(source, kind)
         if window:
             sign = "-" if ".to." in instruction.opcode else "+"

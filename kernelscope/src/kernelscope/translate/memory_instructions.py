@@ -45,12 +45,12 @@ def _item(kind: str) -> str:
     return f"{code_of(DTYPE[kind])}, {TYPE_BYTES[kind].bit_length() - 1}"
 
 
-def _item_type(opcode: str) -> str:
+def item_type(opcode: str) -> str:
     """The type of what a load or store moves: .b128 goes as two halves."""
     return "b64" if type_of(opcode) == "b128" else type_of(opcode)
 
 
-def _items(operand, opcode: str) -> tuple:
+def items_of(operand, opcode: str) -> tuple:
     """The registers of a load or store: as many as .v2 or .v4 says, two halves of .b128."""
     items = operand.items if isinstance(operand, Vector) else (operand,)
     count = next((n for word, n in VECTORS.items() if word in opcode.split(".")), 1)
@@ -124,7 +124,7 @@ class MemoryLines(OperandText):
 
     def _ld(self, instruction: Instruction) -> str:
         destination, source = instruction.operands[:2]
-        kind, items = _item_type(instruction.opcode), _items(destination, instruction.opcode)
+        kind, items = item_type(instruction.opcode), items_of(destination, instruction.opcode)
         space = self.space_of(instruction, source)
         if space == "parameter":
             return self.load_parameter(source, kind, items)
@@ -151,8 +151,8 @@ class MemoryLines(OperandText):
         if instruction.opcode.startswith("st.bulk"):
             return self.bulk_store(instruction)
         destination, source = instruction.operands[:2]
-        kind = _item_type(instruction.opcode)
-        values = ", ".join(self.read(item, kind) for item in _items(source, instruction.opcode))
+        kind = item_type(instruction.opcode)
+        values = ", ".join(self.read(item, kind) for item in items_of(source, instruction.opcode))
         space = self.space_of(instruction, destination)
         if space == "parameter":
             raise UnsupportedInstruction("a kernel cannot write to its parameters")
@@ -199,14 +199,14 @@ class MemoryLines(OperandText):
         if memory_space(instruction.opcode) != "global":
             raise UnsupportedInstruction("a vector of atomics is for .global memory")
         operation = self.decoded(lambda opcode: atomics.operation(opcode, kind), instruction.opcode)
-        name, items = self.object("atom", operation), _items(operands[1], instruction.opcode)
+        name, items = self.object("atom", operation), items_of(operands[1], instruction.opcode)
         values = "".join(f"{self.read(item, kind)}, " for item in items)
         wanted = isinstance(destination, Vector)
         arguments = self.address(operands[0]), name, f"({values})", _item(kind), wanted
         call = self.call("memory.atomic_vector", instruction, *arguments)
         if not wanted:
             return call
-        return self.write_items(_items(destination, instruction.opcode), kind, call)
+        return self.write_items(items_of(destination, instruction.opcode), kind, call)
 
     def wide_atomic(self, instruction: Instruction, destination, operands) -> str:
         """atom.b128, whose values are pairs of 64-bit registers."""
@@ -214,7 +214,8 @@ class MemoryLines(OperandText):
         if "exch" not in parts and "cas" not in parts:
             raise UnsupportedInstruction(f"{instruction.opcode}: .b128 has .exch and .cas only")
         pairs = [
-            [self.read(half, "b64") for half in _items(o, instruction.opcode)] for o in operands[1:]
+            [self.read(half, "b64") for half in items_of(o, instruction.opcode)]
+            for o in operands[1:]
         ]
         values = "".join(f"({low}, {high}), " for low, high in pairs)
         where = repr(memory_space(instruction.opcode)), self.address(operands[0])
