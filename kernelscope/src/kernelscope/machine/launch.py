@@ -239,14 +239,14 @@ class Run:
             raise self.interrupted(chunk.where(stop)) from None
         if not ended:
             return False
+        seconds = time.process_time() - began
+        self.kernel.learn(seconds / chunk.lanes.count, self.memory.read_and_written())
         self.end_chunk(chunk)
         return True
 
     def end_chunk(self, chunk: Chunk) -> None:
         """Tell observers of the end of a chunk, and free it."""
         self.progress.done += chunk.block_count
-        seconds = time.process_time() - began
-        self.kernel.learn(seconds / chunk.lanes.count, self.memory.read_and_written())
         for observer in self.observers:
             observer.chunk_finished(chunk.reports.machine)
         chunk.close()
