@@ -4,8 +4,8 @@
     python kernelscope/tools/replay_launches.py replay FILE [--out JSON]   where there is a GPU
 
 `keep` runs pytest and writes each launch of the simulator: its PTX, its arguments before and after.
-`replay` needs CuPy, and this package on PYTHONPATH. A kernel that adds floats with atomics, in any order, or that
-takes approximate functions, may differ; the list shows where and by how much.
+`replay` needs CuPy, and this package on PYTHONPATH. A kernel that adds floats with atomics, in any
+order, or that takes approximate functions, may differ; the list shows where and by how much.
 """
 
 import argparse
@@ -85,7 +85,6 @@ def keep(path: str, tests: list[str]) -> int:
 # -- where there is a GPU --------------------------------------------------------------------------
 def replay(path: str, out: str | None) -> int:
     import cupy
-
     from kernelscope.differential.machines import describe
 
     texts, launches = pickle.loads(Path(path).read_bytes())
