@@ -4,17 +4,17 @@
     python kernelscope/tools/replay_launches.py replay FILE [--out JSON]   where there is a GPU
 
 `keep` runs pytest and writes each launch of the simulator: its PTX, its arguments before and after.
-`replay` needs CuPy and NumPy alone. A kernel that adds floats with atomics, in any order, or that
-takes approximate functions, may differ; the list shows where and by how much.
+`replay` needs CuPy, and this package on PYTHONPATH. A kernel that adds floats with atomics, in any
+order, or that takes approximate functions, may differ; the list shows where and by how much.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import pickle
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +85,7 @@ def keep(path: str, tests: list[str]) -> int:
 # -- where there is a GPU --------------------------------------------------------------------------
 def replay(path: str, out: str | None) -> int:
     import cupy
+    from kernelscope.differential.machines import describe
 
     texts, launches = pickle.loads(Path(path).read_bytes())
     modules = {}
@@ -94,11 +95,13 @@ def replay(path: str, out: str | None) -> int:
             file.write_text(text, encoding="utf-8")
             modules[key] = cupy.RawModule(path=str(file))
         different = [found for one in launches if (found := _differences(one, modules))]
-    properties = cupy.cuda.runtime.getDeviceProperties(0)
+    hashes = {
+        one["kernel"]: hashlib.sha256(texts[one["text"]].encode()).hexdigest() for one in launches
+    }
     record = {
-        "gpu": properties["name"].decode(),
-        "driver": cupy.cuda.runtime.driverGetVersion(),
-        "date": datetime.now(UTC).date().isoformat(),
+        "kind": "launches",
+        **describe("gpu"),
+        "kernels": hashes,
         "launches": len(launches),
         "same_bytes": len(launches) - len(different),
         "different": different,
@@ -130,7 +133,7 @@ def _differences(one: dict, modules: dict) -> dict | None:
     for at, (array, (kind, data)) in enumerate(zip(arrays, one["after"], strict=True)):
         if array is not None and (bytes_found := array.get().tobytes()) != data:
             told[f"argument {at}, {kind}"] = _how_far(kind, bytes_found, data)
-    return {"test": one["test"], "kernel": one["kernel"], **told} if told else None
+    return {"test": one["test"], "kernel": one["kernel"], "arrays": told} if told else None
 
 
 def _how_far(kind: str, found: bytes, expected: bytes) -> str:
