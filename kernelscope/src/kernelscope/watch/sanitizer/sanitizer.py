@@ -219,7 +219,9 @@ class Sanitizer(Observer):
             number = event.machine.operand(event.instruction, operands[0], event.lanes.size)
             order.arrive(event.lanes, number, self._tick())
         else:  # barrier.cluster.arrive
-            order.at_cluster().arrive(event.lanes, event.machine.cluster_arrivals, self._tick())
+            releases = ".relaxed" not in event.instruction.opcode
+            time = self._tick() if releases else None
+            order.at_cluster().arrive(event.lanes, event.machine.cluster_arrivals, time)
 
     def _use_phase(self, event: InstructionEvent, what: str) -> None:
         """An arrival at the phase of an mbarrier, or the question whether one is complete."""
@@ -325,6 +327,8 @@ class Sanitizer(Observer):
         order.publications.fence(event.lanes, time)
         if traits.fence:
             self._global.publications.fence(event.lanes + order.first_lane, time)
+            if event.machine.clustered and not event.accesses:
+                order.at_cluster().fence(event.lanes, time)
 
     def _wait_for_copies(self, event: InstructionEvent) -> None:
         newer = None  # wait_all
@@ -459,5 +463,7 @@ class Sanitizer(Observer):
         opcode = event.instruction.opcode if event.instruction is not None else ""
         missed = event.kind == "divergent-barrier" and opcode.startswith(MEETINGS)
         remedy = _ALL_LANES if missed else ""
-        place = event.array, event.index
-        self.found.add(Finding(event.kind, line, event.message, threads, *place, remedy=remedy))
+        place, called = (event.array, event.index), self.found.calls({event.call_line} - {line})
+        self.found.event = None  # that of another instruction
+        finding = Finding(event.kind, line, event.message, threads, *place, remedy=remedy)
+        self.found.add(replace(finding, called=called))

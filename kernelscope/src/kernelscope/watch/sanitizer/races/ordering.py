@@ -171,12 +171,23 @@ class ClusterBarriers:
         self.cluster = cluster_of_lane
         self.arrived = np.zeros((self._KEPT, lanes), np.int64)  # when, by phase
         self.arrivals = np.zeros(lanes, np.int64)  # how many
+        self.released = np.ones(lanes, np.int64)  # what each did before it is ordered by arrivals
         self.phase = np.zeros(lanes, np.int64)  # the last one waited for
 
-    def arrive(self, lanes: np.ndarray, phase: np.ndarray, time: int) -> None:
-        """phase: (all lanes,) how often each has arrived."""
+    def arrive(self, lanes: np.ndarray, phase: np.ndarray, time: int | None) -> None:
+        """phase: (all lanes,) how often each has arrived.
+
+        time: None for an arrival that is relaxed. It tells the others that the thread has started,
+        and orders nothing that the thread did since its last fence or releasing arrival.
+        """
         self.arrivals[lanes] = phase[lanes]
-        self.arrived[phase[lanes] % self._KEPT, lanes] = time
+        released = self.released[lanes] if time is None else time
+        self.released[lanes] = released
+        self.arrived[phase[lanes] % self._KEPT, lanes] = released
+
+    def fence(self, lanes: np.ndarray, time: int) -> None:
+        """A relaxed arrival of these lanes orders what they did before their fence."""
+        self.released[lanes] = time
 
     def wait(self, lanes: np.ndarray, phase: np.ndarray) -> None:
         self.phase[lanes] = phase[lanes]
