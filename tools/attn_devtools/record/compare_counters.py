@@ -95,8 +95,8 @@ REASONS = {
     "of loads and compare-and-swaps",
     "idle instructions": "loads and stores whose predicate is off in all lanes count as executed: "
     "those of unrolled tails, and the ones ptxas puts before cp.async",
-    "spilled or kept": "ptxas spills registers to local memory, and keeps arrays in registers where "
-    "it can; the simulator counts PTX",
+    "spilled or kept": "ptxas spills registers to local memory, and keeps arrays in registers "
+    "where it can; the simulator counts PTX",
     "within 2 %": "ptxas may move a tail's loads over a branch, or make one wider than is asked",
 }
 
