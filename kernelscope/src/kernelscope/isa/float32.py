@@ -353,8 +353,8 @@ _EXACT = {
 
 
 # -- .approx functions --------------------------------------------------------------------------
-# Computed in float64 and rounded once, so well inside the bounds of the ISA manual; tanh aside. The
-# results of hardware differ in the last bits: compare a kernel that uses them with a tolerance.
+# Computed in float64 and rounded once, so well inside the bounds of the ISA manual. The results of
+# hardware differ in the last bits: compare a kernel that uses them with a tolerance.
 # They have the same bits on every processor, though NumPy's float64 functions differ there in the
 # last place: hardly any result is within a unit of the middle between two float32 numbers, and a
 # test checks those that are.
@@ -367,16 +367,6 @@ def _rounded(function):
     return approximate
 
 
-def _tanh(x):
-    """tanh rounded to 12 bits, an error of 2^-12 at most.
-
-    The ISA manual allows 2^-11, far more than for the others. A kernel that needs more digits gets
-    a wrong result from hardware, and is to get one here.
-    """
-    fraction, exponent = np.frexp(np.tanh(x.astype(np.float64)))
-    return canonical(np.ldexp(np.rint(fraction * 4096) / 4096, exponent).astype(np.float32))
-
-
 _FUNCTIONS = {
     "ex2": _rounded(np.exp2),
     "lg2": _rounded(np.log2),
@@ -387,7 +377,7 @@ _FUNCTIONS = {
     # infinities give NaN, as the ISA wants
     "sin": _rounded(np.sin),
     "cos": _rounded(np.cos),
-    "tanh": _tanh,
+    "tanh": _rounded(np.tanh),
 }
 
 
