@@ -22,7 +22,7 @@ from attn_course.lessons.study_minutes import lesson_minutes
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 TIME = re.compile(r"(?<=\*\*Time:\*\* )\d+ minutes, and \d+(?= for the exercises\.)")
-SOLUTION = "<details><summary>Solution</summary>\n\n```c++\n{}```\n\n</details>"
+SOLUTION = "<details><summary>Solution</summary>\n\n```{}\n{}```\n\n</details>"
 
 
 def cells_of(exercise: Exercise) -> list:
@@ -31,10 +31,12 @@ def cells_of(exercise: Exercise) -> list:
     title = f"### Exercise: {exercise.title}"
     plural = "s" if exercise.lines > 1 else ""
     budget = f"*About {exercise.lines} line{plural}, {exercise.minutes} minutes.*"
-    solution = SOLUTION.format(exercise.solution)
+    solution = SOLUTION.format(
+        {"cuda": "c++", "triton": "python"}[exercise.language], exercise.solution
+    )
     cells = [
         new.new_markdown_cell(f"{title}\n\n{budget}\n\n{exercise.statement}"),
-        new.new_code_cell(f"%%cuda {exercise.name}\n{exercise.stub.rstrip()}"),
+        new.new_code_cell(f"%%{exercise.language} {exercise.name}\n{exercise.stub.rstrip()}"),
         new.new_code_cell(f'check("{exercise.name}")'),
         new.new_markdown_cell(f"{exercise.folded_hints}\n\n{solution}"),
     ]

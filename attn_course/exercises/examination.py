@@ -28,6 +28,7 @@ from kernelscope.errors import (
     OutOfTime,
     ParseError,
 )
+from kernelscope.triton import TextKernel
 from kernelscope.watch import Finding, InFlight
 
 from attn_course.reference.comparison import compare
@@ -68,7 +69,8 @@ def judge(exercise: Exercise, source: str) -> Judgement:
     The examination ends with the first case that fails: cases are listed from the smallest. Raises
     CompilerFailedError, CompilerMissingError where the compiler gives no verdict.
     """
-    about = {"exercise": exercise.name, "source": source, "of": len(exercise.setups)}
+    about = {"exercise": exercise.name, "language": exercise.language, "source": source}
+    about["of"] = len(exercise.setups)
     if exercise.is_stub(source):
         return Judgement(**about, waiting=True)
     try:
@@ -93,8 +95,10 @@ def judge(exercise: Exercise, source: str) -> Judgement:
     )
 
 
-def compiled(exercise: Exercise, source: str) -> Kernel:
+def compiled(exercise: Exercise, source: str) -> Kernel | TextKernel:
     """Return the exercise's kernel in a learner's text, for the simulator."""
+    if exercise.language == "triton":
+        return TextKernel(source, exercise.kernel, f"{exercise.name}.py")
     module = RawModule(code=source, backend="simulator", strict=True, options=ONE_TEXT)
     module.program()  # compiling takes none of the launches' time
     return module.get_function(exercise.kernel)

@@ -50,6 +50,7 @@ KINDS = (
     "ragged end",
     "narrow type",
 )
+KERNEL = ("c++", "python")  # fences of a kernel: CUDA C, or a Triton kernel in Python
 _ONCE = ("Statement", "Specification", "Hints", "Solution")
 _OPTIONAL = ("Stub", "NumPy", "Equivalent mutants")
 LEVELS = ("what must hold", "the idea", "a line of code")  # of the hints
@@ -83,7 +84,7 @@ class Exercise:
     """An exercise.
 
     Attributes:
-        name: of the file, without its suffix; what `%%cuda` and `check` take.
+        name: of the file, without its suffix; what the cell magic and `check` take.
         title, lesson, kernel: the heading, the notebook's name, the entry point to write.
         lines: the budget that the learner is told; `minutes` follows from it and the texts.
         statement, hints: Markdown; the hints in the order of LEVELS.
@@ -145,6 +146,11 @@ class Exercise:
             text = self._program.splitlines()[lines[-1] - 1].strip() if lines else "setup"
             what = f"{type(error).__name__}: {error}"
             raise ExerciseError(f"{self.name}: its specification: {what}, at `{text}`") from error
+
+    @property
+    def language(self) -> str:
+        """ "triton" or "cuda", the cell magic of its kernels."""
+        return "triton" if "@triton.jit" in self.solution else "cuda"
 
     @property
     def minutes(self) -> int:
@@ -222,7 +228,7 @@ def parse_exercise(name: str, text: str) -> Exercise:
     sections = dict(_sections(name, parts[2]))
     if missing := [title for title in _ONCE if title not in sections]:
         raise ExerciseError(f"{name}: no section {' or '.join(missing)}")
-    solution = _fenced(name, "Solution", sections["Solution"], "c++")
+    solution = _fenced(name, "Solution", sections["Solution"], *KERNEL)
     if BEGIN not in solution and "Stub" not in sections:
         raise ExerciseError(f"{name}: no section Stub, and no {BEGIN} in the solution")
     others: dict[str, list[Solution]] = {"Correct": [], "Wrong": []}
@@ -236,7 +242,7 @@ def parse_exercise(name: str, text: str) -> Exercise:
         name=name,
         **head,
         statement=sections["Statement"],
-        stub=_fenced(name, "Stub", sections["Stub"], "c++")
+        stub=_fenced(name, "Stub", sections["Stub"], *KERNEL)
         if "Stub" in sections
         else without_solution(solution),
         specification=_fenced(name, "Specification", sections["Specification"], "python"),
@@ -304,11 +310,11 @@ def _sections(name: str, text: str) -> Iterator[tuple[str, str]]:
         raise ExerciseError(f"{name}: section {title!r}: a fence without an end")
 
 
-def _fenced(name: str, title: str, body: str, language: str) -> str:
-    fences = [text for kind, text in _FENCE.findall(body) if kind == language]
+def _fenced(name: str, title: str, body: str, *languages: str) -> str:
+    fences = [text for kind, text in _FENCE.findall(body) if kind in languages]
     if len(fences) != 1:
         raise ExerciseError(
-            f"{name}: section {title!r} holds {len(fences)} fences ```{language}, not one"
+            f"{name}: section {title!r} holds {len(fences)} fences ```{languages[0]}, not one"
         )
     return fences[0]
 
@@ -338,7 +344,7 @@ def _other(name: str, section: str, called: str, body: str, solution: str) -> So
     title = f"{section}: {called}"
     about = _about(name, title, body) if section == "Wrong" else {}
     if "```diff" not in body:
-        return Solution(called, _fenced(name, title, body, "c++"), **about)
+        return Solution(called, _fenced(name, title, body, *KERNEL), **about)
     try:
         text = edited(solution, edits_of(_fenced(name, title, body, "diff")), f"{name}: {title}")
     except EditError as error:

@@ -51,8 +51,8 @@ class Judgement:
     """The outcome of `check` for one kernel. True where every property holds.
 
     Attributes:
-        exercise: its name. source: the learner's text. solution: the reference's, shown after a
-            pass; "" for a problem with points.
+        exercise: its name. source: the learner's text, in a language: cuda or triton. solution:
+            the reference's, shown after a pass; "" for a problem with points.
         waiting: the kernel is still the stub; nothing was examined.
         cases: labels of the cases that passed. of: how many cases there are.
         failures: of the smallest case that fails, in the order of PROPERTIES.
@@ -65,6 +65,7 @@ class Judgement:
 
     exercise: str
     source: str
+    language: str = "cuda"
     solution: str = ""
     waiting: bool = False
     cases: tuple[str, ...] = ()
@@ -116,7 +117,7 @@ class Judgement:
     def _waiting(self) -> str:
         return (
             f"{self.exercise}: waiting for your kernel. Write it in the cell that begins with "
-            f"`%%cuda {self.exercise}`, run that cell, then this one."
+            f"`%%{self.language} {self.exercise}`, run that cell, then this one."
         )
 
     def _failure_lines(self) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import date
 
 from kernelscope import RawModule, Sanitizer, SimulatorError, Tracer
+from kernelscope.triton import TextKernel
 
 from attn_course.lessons.working_copy import Attempts, Pass, WorkingCopy
 
@@ -152,7 +153,7 @@ def traced(
     return trace
 
 
-def write(name: str, source: str) -> RawModule:
+def write(name: str, source: str) -> RawModule | TextKernel:
     """Keep a kernel's text for `check`, in the working copy too, and return it as a module."""
     _written[name] = source
     try:
@@ -160,11 +161,14 @@ def write(name: str, source: str) -> RawModule:
             copy.keep(name, source)
     except OSError as error:
         _log.warning("the kernel is not kept, for %s cannot be written: %s", copy.folder, error)
+    exercise = read_exercise(name)
+    if exercise.language == "triton":
+        return compiled(exercise, source)
     return RawModule(code=source, strict=True)
 
 
 def cuda(line: str, cell: str):
-    """Run the cell magic `%%cuda NAME`: keep the kernel, and name its module NAME."""
+    """Run the cell magic `%%cuda NAME` or `%%triton NAME`: keep and name the kernel."""
     from IPython import get_ipython
 
     name = line.strip()
@@ -180,7 +184,8 @@ def _register() -> None:
     except ImportError:
         return
     if shell := get_ipython():
-        shell.register_magic_function(cuda, "cell")
+        for name in ("cuda", "triton"):
+            shell.register_magic_function(cuda, "cell", name)
 
 
 _register()

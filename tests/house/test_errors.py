@@ -29,9 +29,12 @@ RAISES = {
 # Exceptions that no user sees, and warnings.
 CLASSES = {
     "kernelscope.errors.ArgumentWarning": "a warning",
+    "kernelscope.errors.PortabilityWarning": "a warning",
+    "kernelscope.errors.ShuffleWarning": "a warning",
     "kernelscope.errors.Interrupted": "a KeyboardInterrupt; commands end with 130",
     "kernelscope.errors.UnknownInstruction": "becomes an UnsupportedInstruction",
     "kernelscope.errors.UnsupportedInstruction": "becomes an UnsupportedKernel",
+    "kernelscope.translate.scalar.forms.Aside": "is caught where a single lane runs; NumPy goes on",
     "kernelscope.differential.machines.NotRun": "becomes an item that says so",
     "attn_course.classroom.grading.verdict.NoAnswer": "becomes NotJudged, or a remark",
 }

@@ -43,6 +43,7 @@ ENGINE_ROOMS = (
         "ptx",
         "events",
         "isa",
+        "texture",
         "translate",
         "machine",
         "compile",

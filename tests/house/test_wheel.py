@@ -106,6 +106,8 @@ def engine_wheel(tmp_path_factory) -> Path:
 def test_the_engines_wheel_holds_its_package_alone(engine_wheel):
     names = {name for name in zipfile.ZipFile(engine_wheel).namelist() if "dist-info" not in name}
     package = stored("kernelscope/src/kernelscope", ".py", ".js", ".css", ".json")
+    headers = stored("kernelscope/src/kernelscope/headers", "")
+    package |= {name for name in headers if (ROOT / name).is_file()}
     assert {name.removeprefix("kernelscope/src/") for name in package} == names
 
 

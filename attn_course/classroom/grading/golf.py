@@ -34,8 +34,11 @@ def class_golf(
 ) -> Iterator[tuple[str, str, dict[str, int] | str]]:
     """Yield student, text and costs, or why there are none.
 
-    The reference is judged first. Raises SandboxError where it does not pass.
+    The reference is judged first. Raises SandboxError where it does not pass, CollectError for an
+    exercise in Triton.
     """
+    if exercise.language == "triton":
+        raise CollectError(f"{exercise.name} is written in Python, and no student's Python is run")
     sandbox, files = sandbox or best_sandbox(), submitted_kernels(folder, exercise.name)
     if isinstance(defect := judged_apart(sandbox, exercise.name, exercise.solution), str):
         raise SandboxError(f"the judge does not work here, the reference solution {defect}")

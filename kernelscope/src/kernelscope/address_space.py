@@ -194,6 +194,10 @@ class AddressSpace:
         allocation.spans.append(Span("heap", allocation.start, HEAP_BYTES))
         self.heap = DeviceHeap(allocation.spans[0])
 
+    def renew_lock(self) -> None:
+        """Free the lock in a forked process, where the thread that may hold it is not."""
+        self._lock = threading.RLock()
+
     # -- the arena ------------------------------------------------------------------------------
     def _take(self, size: int, window: str) -> int:
         """A free start for that many bytes, behind the last one that was given away."""

@@ -1,5 +1,7 @@
 """The exceptions of the engine. Messages name the source line and a remedy."""
 
+import functools
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -8,7 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from textwrap import shorten
 
-_HIDDEN = [f"{Path(__file__).resolve().parent}/"]  # folders of code that is not the user's
+# Folders of code that is not the user's, and the file of generated lines (translate.function).
+_HIDDEN = [f"{Path(__file__).resolve().parent}/", "<translated PTX>"]
 
 
 def hide_frames(folder: str | Path) -> None:
@@ -19,6 +22,16 @@ def hide_frames(folder: str | Path) -> None:
 def is_hidden(filename: str) -> bool:
     """Whether a file is of this package, or of one that `hide_frames` named."""
     return filename.startswith(tuple(_HIDDEN))
+
+
+def levels_to_caller() -> int:
+    """Return the `stacklevel` with which a warning shows the line that called this package."""
+    level, frame, between = 1, sys._getframe(1), functools.__file__  # of cached properties
+    while frame.f_back and (
+        is_hidden(frame.f_code.co_filename) or frame.f_code.co_filename == between
+    ):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class ShownBriefly:
@@ -176,6 +189,14 @@ class ArgumentError(UserError, TypeError):
 
 class ArgumentWarning(UserWarning):
     """CuPy would accept this argument silently, but the kernel will misread it."""
+
+
+class ShuffleWarning(UserWarning):
+    """A shuffle read a lane that its mask names and that is not there: a GPU gives any number."""
+
+
+class PortabilityWarning(UserWarning):
+    """A source uses a declaration of nvcc's, which cupy.RawModule itself does not have."""
 
 
 class LaunchError(UserError, ValueError):

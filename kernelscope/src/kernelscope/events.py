@@ -20,6 +20,7 @@ from kernelscope.ptx.syntax import Function, Instruction
 
 from .errors import InputTypeError
 
+GRID_BARRIER = "a barrier of the grid"  # as a fault's message says it
 CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
 _MOST_SHARED = 1 << 20  # bytes: no device gives a block as much
 GIVE_MEMORY = (

@@ -6,7 +6,7 @@ from functools import cache
 
 NAMES = (
     *("BACKEND", "TIMEOUT", "MEMORY", "OUTPUT", "COMPILED", "PROGRESS", "WARP_ORDER"),
-    *("TRACEBACK", "COMMIT"),
+    *("TRACEBACK", "COMMIT", "WORKERS"),
 )
 # variable -> its name of before, which still counts where the variable is not set
 ALIASES = {f"KERNELSCOPE_{name}": f"ATTN_COURSE_{name}" for name in NAMES}

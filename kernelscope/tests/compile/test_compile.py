@@ -6,7 +6,9 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
+from kernelscope import RawModule
 from kernelscope.compile import (
     CompileError,
     CompilerFailedError,
@@ -22,7 +24,8 @@ from kernelscope.compile import (
 )
 from kernelscope.compile import compiler as compiler_process
 from kernelscope.compile import nvrtc as compiler
-from kernelscope.compile.messages import CONSTANTS, describe_failure
+from kernelscope.compile.messages import describe_failure
+from kernelscope.errors import PortabilityWarning
 from kernelscope.ptx.source_module import lines_of
 
 SCALE = """extern "C" __global__ void scale(float* x, float factor) {
@@ -246,12 +249,101 @@ def test_a_misspelt_name_gets_a_suggestion():
     assert lines[caret - 1][lines[caret].index("^") :].startswith("treadIdx")
 
 
-@pytest.mark.parametrize("name", CONSTANTS)
-def test_a_constant_of_the_hosts_math_header_is_given_as_a_definition(name):
-    line = f"  x[0] = {name};"
-    _, _, advice = str(failure(body(line))).partition("put this before the kernel: ")
-    assert advice.startswith(f"#define {name} ")
-    compile_ptx(advice.splitlines()[0] + "\n" + body(line))
+NVCC = """{}
+extern "C" __global__ void k(float* x) {{
+    {}
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("lacked", "includes", "lines", "expected"),
+    [
+        (
+            "INFINITY",
+            "",
+            "x[0] = -INFINITY; x[1] = NAN; x[2] = HUGE_VALF;",
+            (-np.inf, np.nan, np.inf),
+        ),
+        ("M_PI", "", "x[0] = M_PI; x[1] = M_E; x[2] = M_SQRT2;", (np.pi, np.e, 2**0.5)),
+        (
+            "FLT_MAX",
+            "",
+            "x[0] = FLT_MAX; x[1] = FLT_MIN; x[2] = FLT_EPSILON; x[3] = DBL_MAX > 1e300;",
+            (3.4028235e38, 1.17549435e-38, 2.0**-23, 1),
+        ),
+        (
+            "INT_MAX",
+            "",
+            "x[0] = INT_MAX; x[1] = UINT_MAX; x[2] = CHAR_BIT; x[3] = SIZE_MAX;",
+            (2.0**31, 2.0**32, 8, 2.0**64),
+        ),
+        ("uint32_t", "", "uint32_t u = 3; int64_t l = 5; x[0] = u + l;", (8,)),
+        ("std::max", "", "x[0] = std::max(2.f, 3.f) + std::sqrt(4.f);", (5,)),
+        ("INFINITY", "", "constexpr float low = -INFINITY; x[0] = low;", (-np.inf,)),
+        ("<math.h>", "math.h", "x[0] = M_PI_2; x[1] = sqrtf(4);", (np.pi / 2, 2)),
+        (
+            "<cmath>",
+            "cmath",
+            "x[0] = std::abs(-1.5f) + std::pow(2.f, 3.f); x[1] = std::isnan(NAN);",
+            (9.5, 1),
+        ),
+        (
+            "<algorithm>",
+            "algorithm",
+            "float a = 1, b = 2; std::swap(a, b); x[0] = a; "
+            "x[1] = std::clamp(5, 1, 3); x[2] = std::min(4, 3);",
+            (2, 3, 3),
+        ),
+        (
+            "<climits>",
+            "climits cfloat float.h limits.h",
+            "x[0] = SHRT_MAX; x[1] = FLT_DIG;",
+            (32767, 6),
+        ),
+        (
+            "<cstdint>",
+            "cstdint stdint.h cstddef stddef.h",
+            "std::uint8_t u = 300; x[0] = u;",
+            (44,),
+        ),
+        (
+            "<stdio.h>",
+            "stdio.h cstdio assert.h cassert stdlib.h cstdlib string.h cstring",
+            "assert(x); std::memset(x, 0, 4); x[0] += std::abs(-3);",
+            (3,),
+        ),
+        ("<iostream>", "iostream vector string fstream iomanip chrono random", "x[0] = 2;", (2,)),
+    ],
+)
+def test_a_source_for_nvcc_compiles_and_says_what_cupy_lacks(lacked, includes, lines, expected):
+    text = "\n".join(f"#include <{header}>" for header in includes.split())
+    module = RawModule(NVCC.format(text, lines), backend="simulator")
+    with pytest.warns(PortabilityWarning, match=f"{re.escape(lacked)} is of nvcc") as warned:
+        kernel = module.get_function("k")
+    x = np.zeros(4, np.float32)
+    kernel((1,), (1,), (x,))
+    expected = np.array(expected, np.float32)
+    np.testing.assert_allclose(x[: expected.size], expected, rtol=1e-7)
+    assert len(warned) == 1 and warned[0].filename == __file__
+
+
+def test_names_of_a_source_of_its_own_are_left_to_it(recwarn):
+    """What compiles as for CuPy is compiled as for CuPy."""
+    lines = "x[0] = INFINITY; x[1] = std::max(1);"
+    own = "#define INFINITY 5\nnamespace std { __device__ int max(int a) { return a + 1; } }"
+    x = np.zeros(2, np.float32)
+    RawModule(NVCC.format(own, lines), backend="simulator").get_function("k")((1,), (1,), (x,))
+    assert x.tolist() == [5, 2] and not recwarn.list
+    assert compile_ptx(body("  x[0] = 1;")).added == ()
+
+
+def test_an_error_that_nvccs_declarations_do_not_help_is_told_as_it_is():
+    for line, message in (
+        ("x[0] = INFINITI;", 'identifier "INFINITI" is undefined'),
+        ("x[0] = std::nothing(1);", 'namespace "std" has no member "nothing"'),
+        ("std::cout << x[0];", "Keep the host's part in another file"),
+    ):
+        assert message in str(failure(body(f"  {line}")))
 
 
 @pytest.mark.parametrize(
@@ -260,9 +352,7 @@ def test_a_constant_of_the_hosts_math_header_is_given_as_a_definition(name):
         ("half h = 1;", "cuda_fp16.h"),
         ("__nv_bfloat16 b;", "cuda_bf16.h"),
         ("nvcuda::wmma::mem_row_major;", "mma.h"),
-        ("uint32_t u = 0;", "cuda/std/cstdint"),
         ("__pipeline_commit();", "cuda_pipeline.h"),
-        ("x[0] = FLT_MAX;", "cuda/std/cfloat"),
         ("x[0] = CUDART_INF_F;", "math_constants.h"),
     ],
 )
@@ -274,10 +364,6 @@ def test_an_undeclared_name_of_a_header_names_the_header(line, header):
 @pytest.mark.parametrize(
     ("header", "hint"),
     [
-        ("stdio.h", "built in"),
-        ("cmath", "built in"),
-        ("stdint.h", "<cuda/std/cstdint>"),
-        ("iostream", "host code"),
         ("curand_kernel.h", "pip install nvidia-curand-cu12"),
         ("mine.cuh", "beside the .cu file"),
     ],
@@ -424,3 +510,14 @@ def test_without_cupy_the_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     with pytest.raises(CompilerMissingError, match="pip install cupy-cuda12x"):
         compile_ptx(SCALE, options=("-DWITHOUT_CUPY",))
+
+
+def test_an_error_inside_a_header_of_cudas_does_not_ask_to_edit_it(tmp_path):
+    header = tmp_path / "inner.h"
+    header.write_text("")
+    log = f'{header}(3): error: namespace "std" has no member "thing"\n  std::thing x;\n       ^\n'
+    source, failed = f"#include <inner.h>\n{SCALE}", "NVRTC_ERROR_COMPILATION"
+    mine = describe_failure(source, "k.cu", log, (), failed)
+    cudas = describe_failure(source, "k.cu", log, (), failed, (str(tmp_path),))
+    assert "not yours to edit" in str(cudas) and "not yours to edit" not in str(mine)
+    assert "host code" not in str(cudas) + str(mine)

@@ -306,9 +306,7 @@ def test_a_missing_dynamic_shared_array_is_named_with_its_remedy(build):
         run(dynamic, "late", 1, 32, zeros(32), build=build, shared=64)
 
 
-@pytest.mark.parametrize(
-    "access", ["tex1Dfetch<float>(at, 0)", "(surf1Dwrite(x[0], at, 0), 1)", "tex1D<float>(at, 0)"]
-)
+@pytest.mark.parametrize("access", ["tex3D<float>(at, 0, 0, 0)", "(surf1Dwrite(x[0], at, 0), 1)"])
 def test_textures_and_surfaces_are_refused_by_their_name(access):
     handle = "cudaSurfaceObject_t" if "surf" in access else "cudaTextureObject_t"
     code = f'extern "C" __global__ void look(float* x, {handle} at) {{ x[1] = {access}; }}'

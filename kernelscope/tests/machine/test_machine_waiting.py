@@ -98,6 +98,28 @@ __global__ void exchanges_nan(float* flag, int* out) {
     while (*(volatile float*)(flag + 1) == 0) atomicExch(flag, __int_as_float(0x7fffffff));
     out[threadIdx.x] = 1;
 }
+__global__ void adds_up(long long cycles, long long* out) {   // times of a loop that writes nothing
+    long long sum = 0;
+    while (sum < cycles) { clock_t start = clock(); clock_t end = clock(); sum += end - start; }
+    out[threadIdx.x] = sum;
+}
+__global__ void counts_rounds(long long cycles, long long* out) {
+    clock_t start = clock();
+    long long rounds = 0;
+    while (clock() - start < cycles) ++rounds;
+    out[threadIdx.x] = rounds;
+}
+__global__ void gives_up(volatile int* flag, long long cycles, long long* out) {
+    clock_t start = clock();
+    long long rounds = 0;
+    while (*flag == 0) { ++rounds; if (clock() - start > cycles) break; }
+    out[threadIdx.x] = rounds;
+}
+__global__ void adds_nothing(long long cycles, long long* out) {
+    long long sum = 0;
+    while (sum < cycles) { clock_t start = clock(); sum += start - start; }
+    out[threadIdx.x] = sum;
+}
 __global__ void once(int* a, int* out) {               // partners come once, and then end
     int t = threadIdx.x;
     if (t < 16) { __syncwarp(); __syncwarp(); out[t] = 1; }
@@ -225,3 +247,30 @@ def test_a_loop_that_looks_at_much_is_a_hang_too(impatient, build, order):
 def test_a_loop_that_writes_the_same_nan_is_a_hang_too(impatient, name, build):
     with pytest.raises(Hang, match="no thread that still runs will write"):
         run(CODE, name, 1, 64, zeros(2, np.float32), zeros(64), build=build)
+
+
+@pytest.fixture
+def some_patience(monkeypatch):
+    monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "20")
+
+
+@pytest.mark.parametrize("threads", [1, 40])
+@pytest.mark.parametrize("cycles", [1000, 20_000_000])
+def test_a_busy_wait_on_the_clock_ends(some_patience, build, threads, cycles):
+    """Whether it adds up times or counts its rounds, neither of which a waiting loop does."""
+    for name in ("adds_up", "counts_rounds"):
+        out = np.zeros(threads, np.int64)
+        run(CODE, name, 1, threads, np.int64(cycles), out, build=build)
+        assert (out >= cycles).all() if name == "adds_up" else (out > 0).all()
+        assert (out < cycles * 2 + 100).all()
+
+
+def test_a_wait_for_a_flag_gives_up_by_the_clock(some_patience, build):
+    out = np.zeros(8, np.int64)
+    run(CODE, "gives_up", 1, 8, zeros(1), np.int64(20_000_000), out, build=build)
+    assert (out > 0).all()
+
+
+def test_a_loop_that_adds_no_time_hangs(some_patience, build):
+    with pytest.raises(Hang, match="adds_nothing hangs at"):
+        run(CODE, "adds_nothing", 1, 8, np.int64(10), np.zeros(8, np.int64), build=build)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from kernelscope.errors import ShuffleWarning
 from kernelscope.machine.warps import shuffle
 from machine_harness import listen, run, zeros
 
@@ -461,3 +462,33 @@ def test_observers_hear_who_met(build):
         assert np.array_equal(event.members, np.where(low, 0xFFFF, 0xFFFF0000))
         seen[event.lanes] += 1
     assert seen.tolist() == [2] * 64
+
+
+ABSENT = r"""
+extern "C" {
+__global__ void whole_warps(float* x) {
+    float sum = x[threadIdx.x];
+    for (int apart = 16; apart; apart /= 2) sum += __shfl_down_sync(0xffffffffu, sum, apart);
+    x[threadIdx.x] = sum;
+}
+__global__ void named_lanes(float* x) {   // lanes 4 to 7 read others, and nobody uses their sums
+    float sum = x[threadIdx.x];
+    if (threadIdx.x >= 8) return;
+    for (int apart = 4; apart; apart /= 2) sum += __shfl_down_sync(0xffu, sum, apart);
+    x[threadIdx.x] = sum;
+}
+}
+"""
+
+
+def test_a_shuffle_that_reads_a_lane_which_is_not_there_warns(recwarn):
+    with pytest.warns(ShuffleWarning, match=r"thread \(32, 0, 0\) reads lane 16 .* mask") as warned:
+        run(ABSENT, "whole_warps", 3, 48, np.ones(48, np.float32))
+    assert len(warned) == 1
+    assert warned[0].filename.endswith("machine_harness.py"), "the line of the call"
+
+
+@pytest.mark.parametrize("name, threads", [("whole_warps", 64), ("named_lanes", 48)])
+def test_a_shuffle_among_lanes_that_are_there_does_not_warn(recwarn, name, threads):
+    (x,) = run(ABSENT, name, 1, threads, np.ones(threads, np.float32))
+    assert x[0] == (8 if name == "named_lanes" else 32) and not recwarn.list

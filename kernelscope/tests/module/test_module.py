@@ -42,6 +42,15 @@ def no_backend_from_outside(monkeypatch):
     monkeypatch.delenv("KERNELSCOPE_BACKEND", raising=False)
 
 
+class DebugBuild(Observer):
+    """Only asks for the debug build."""
+
+    build = "debug"
+
+    def __init__(self):
+        pass
+
+
 def simulated(code, **keywords):
     return RawModule(code, backend="simulator", **keywords)
 
@@ -738,6 +747,14 @@ def test_cupy_gets_include_folders_but_no_architecture(fake_device, tmp_path):
     assert CupyModules(module)._options() != options
 
 
+@pytest.mark.filterwarnings("ignore::kernelscope.errors.PortabilityWarning")
+def test_cupy_gets_what_a_source_for_nvcc_lacks(fake_device):
+    code = AXPY.replace("a * x[i]", "a * x[i] * (float)M_PI")
+    for text, count in ((AXPY, 0), (code, 1)):
+        options = CupyModules(RawModule(text, backend="gpu"))._options()
+        assert sum(one.startswith("--pre-include=") for one in options) == count
+
+
 @pytest.mark.parametrize(
     ("code", "options", "arch"),
     [
@@ -774,6 +791,47 @@ def test_a_kernel_for_a_gpu_needs_the_debug_build_only(fake_device, monkeypatch)
     entry = module.get_function("axpy").entry
     assert [p.text for p in entry.parameters] == ["float a", "const float* x", "float* y", "int n"]
     assert module.kernels == ("axpy",) and builds == ["debug"]
+
+
+LARGE = """#include <cuda/std/type_traits>
+typedef float real;
+#define COUNT int n
+/* __global__ void plain(double* x) */
+extern "C" __global__ void plain(const float* x, unsigned* __restrict__ y, double a) {}
+__global__ void __launch_bounds__(64, 2) cplusplus(float4 v,
+                                                   bool b) {}
+extern "C" __global__ void named(const real* x) {}
+extern "C" __global__ void macro(float* x, COUNT) {}
+__global__ void twice(int* x) {}
+__global__ void twice(float* x) {}
+struct pair { float a, b; };
+extern "C" __global__ void record(pair p) {}
+template <typename T> __global__ void scale(T* x) {}
+"""
+
+
+def test_large_headers_are_compiled_once(monkeypatch):
+    """Where the compiler may read a signature by itself; else in the debug build too."""
+    built, compiled = [], RawModule.compiled
+
+    def noted(self, build="optimised"):
+        built.append(build)
+        return compiled(self, build)
+
+    template, once = "scale<float>", ("plain", "_Z9cplusplus6float4b")
+    small = LARGE.replace("#include <cuda/std/type_traits>", "")
+    small = simulated(small, name_expressions=(template,))
+    expected = {name: small.get_function(name).entry for name in (*small.kernels, template)}
+    monkeypatch.setattr(RawModule, "compiled", noted)
+    module = simulated(LARGE, name_expressions=(template,))
+    for name in (*once, "named", "macro", "_Z5twicePi", "record", template):
+        built.clear()
+        assert module.get_function(name).entry == expected[name], name
+        assert ("debug" in built) == (name not in once)
+    watched = simulated(LARGE)
+    with observe(DebugBuild()):
+        watched.get_function("plain")
+    assert built[-1] == "debug", "which the observer needs anyway"
 
 
 @needs_gpu
@@ -873,3 +931,22 @@ def test_arguments_are_read_as_by_cupys_own_kernel(f, n, d, part):
         results.append(asnumpy(out))
     np.testing.assert_array_equal(results[1], results[0])
     np.testing.assert_array_equal(results[2], results[0])
+
+
+def test_an_array_in_the_place_of_the_tuple_is_taken_as_by_cupy():
+    """CuPy passes the items of any sequence: `(x)` is x, whose first item is where x begins."""
+    code = """extern "C" __global__ void one(float* x) { x[1] += 2; }
+    extern "C" __global__ void two(float* x, float* y) { x[0] = 1; y[0] = 2; }"""
+    module = RawModule(code, backend="simulator")
+    x, rows = np.ones(3, np.float32), np.zeros((2, 4), np.float32)
+    module.get_function("one")((1,), (1,), (x))
+    module.get_function("two")((1,), (1,), rows)
+    assert x.tolist() == [1, 3, 1] and rows[:, 0].tolist() == [1, 2]
+    with pytest.raises(ArgumentError, match="two takes 2 arguments, .* whose 1 items"):
+        module.get_function("two")((1,), (1,), rows[:1])
+    for value in (np.float32(1), 1, None, np.array(1, np.float32)):  # without a length in CuPy
+        with pytest.raises(ArgumentError, match="must come as a tuple"):
+            module.get_function("one")((1,), (1,), value)
+    strict = RawModule(code, backend="simulator", strict=True)
+    with pytest.raises(ArgumentError, match="must come as a tuple"):
+        strict.get_function("one")((1,), (1,), (x))

@@ -235,6 +235,7 @@ def test_tiles_of_a_kernel_are_found():
     [
         ("_ZZ5tiledE10tile_query", "tile_query"),
         ("_ZZ6scaledI4PairEvPT_E4tile", "tile"),
+        ("_ZZ4tileILi8EEvPiiE1s", "s"),
         ("_Z6scaledIfLi3EEvPT_iS1_", "scaled"),
         ("_Z4drawP4Pair", "draw"),
         ("_ZN4math6scaledIfEEvPf", "scaled"),

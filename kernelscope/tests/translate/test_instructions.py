@@ -34,10 +34,11 @@ ret;
 """
 
 
-def run(body, head="", build="optimised"):
+def run(body, head="", build="optimised", target="sm_90"):
     """Run the instructions in 32 lanes; return %r3 of each lane."""
     out = np.zeros(32, np.uint32)
-    program = Program(PTX.format(body=body, head=head), build=build)
+    text = PTX.format(body=body, head=head).replace("sm_90", target)
+    program = Program(text, build=build)
     launch(program, "k", (1, 1, 1), (32, 1, 1), [out])
     return out.tolist()
 
@@ -78,8 +79,11 @@ def test_a_shuffle_of_one_value_knows_which_sources_are_in_bounds():
 
 # --- what is refused names the instruction and the reason --------------------------------------
 REFUSED = {
-    "redux.sync.min.f32 %f1, %f2, -1;": "redux.sync of type .f32",
-    "redux.sync.max.abs.NaN.f32 %f1, %f2, -1;": "redux.sync of type .f32",
+    "redux.sync.min.f32 %f1, %f2, -1;": "sm_100 and newer have it",
+    "redux.sync.add.f64 %f1, %f2, -1;": "redux.sync of type .f64",
+    "st.bulk.weak.shared::cta [%rd1], 16, 0;": "sm_100 and newer have it",
+    "max.f32 %f1, %f2, %f3, %f4;": "sm_100 and newer have it",
+    "cp.async.bulk.prefetch.tensor.2d.L2.global [%rd1];": "only cp.async",
     "vote.all.pred %p4, %p1;": ".sync and a mask only",
     "vote.ballot.b32 %r3, %p1;": ".sync and a mask only",
     "shfl.idx.b32 %r3, %r1, 0, 31;": ".sync and a mask only",
@@ -97,7 +101,7 @@ REFUSED = {
     "mov.u32 %r3, %tid.q;": "no special register %tid.q",
     "@q mov.u32 %r3, 1;": "no register q",
     "call (%r3), f, (%r1);": "%r[13] is no .param variable",
-    "call g;": "function g has no body in this module",
+    "call g;": "function g has no body in this module.* #include the file",
     "call __cudaCDP2DeviceSynchronize;": "launch them from the host",
     "and.b32 %r4, %r1, %r2; atom.global.cas.b32 %r3, [%rd1], 1;": "takes 4 operands, got 3",
 }
@@ -182,3 +186,79 @@ def test_the_same_text_becomes_the_same_lines_in_every_process():
         for seed in ("1", "2")
     )
     assert first == second and "R[" in first
+
+
+# --- older and newer architectures ----------------------------------------------------------------
+OLD = {  # of GPUs before sm_70, for the lanes that run together
+    "vote.ballot.b32 %r3, %p1;": [ODD] * 32,
+    "@%p1 vote.ballot.b32 %r3, %p2;": [0xAA if lane % 2 else 77 for lane in range(32)],
+    "vote.all.pred %p4, %p1; selp.u32 %r3, 1, 0, %p4;": [0] * 32,
+    "vote.any.pred %p4, !%p1; selp.u32 %r3, 1, 0, %p4;": [1] * 32,
+    "shfl.down.b32 %r3|%p4, %r1, 16, 31; @!%p4 mov.u32 %r3, 5;": [*range(16, 32), *[5] * 16],
+    "shfl.bfly.b32 %r3, %r1, 1, 31;": [lane ^ 1 for lane in range(32)],
+}
+
+
+@pytest.mark.parametrize("text", OLD)
+def test_votes_and_shuffles_without_a_mask_run_for_old_targets(text):
+    assert run(text, target="sm_60") == OLD[text]
+
+
+FLOATS = "cvt.rn.f32.u32 %f1, %r1; @%p1 neg.f32 %f1, %f1; @!%p2 mov.f32 %f2, 0f7FC00000;"
+FLOATS += "@%p2 mov.f32 %f2, %f1; mov.b32 %f3, 0fC0400000;"
+NEW = {  # of sm_100; %f1 is the lane with its sign by turns, %f2 the same, NaN from lane 8 on
+    "redux.sync.min.f32 %f4, %f1, -1;": -31,
+    "redux.sync.max.f32 %f4, %f1, -1;": 30,
+    "redux.sync.max.abs.f32 %f4, %f1, -1;": 31,
+    "redux.sync.min.f32 %f4, %f2, -1;": -7,
+    "redux.sync.max.NaN.f32 %f4, %f2, -1;": np.nan,
+    "max.f32 %f4, %f3, 0f3F800000, 0f40000000;": 2,
+    "min.f32 %f4, %f3, 0f3F800000, 0fC0800000;": -4,
+    "max.NaN.f32 %f4, %f3, 0f3F800000, 0f7FC00000;": np.nan,
+    "max.f32 %f4, %f3, 0f7FC00000, 0f3F800000;": 1,
+}
+
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_120"])
+@pytest.mark.parametrize("text", NEW)
+def test_reductions_of_floats_and_maxima_of_three_run_for_new_targets(text, target):
+    found = run(f"{FLOATS} {text} mov.b32 %r3, %f4;", target=target)
+    np.testing.assert_array_equal(np.array(found, np.uint32).view(np.float32), NEW[text])
+
+
+def test_a_reduction_of_floats_takes_the_lanes_that_its_mask_names():
+    text = "mov.b32 %r4, -1; @%p2 mov.b32 %r4, 255; @!%p2 mov.b32 %r4, 0xFFFFFF00;"
+    found = run(
+        f"{FLOATS} {text} redux.sync.max.f32 %f4, %f1, %r4; mov.b32 %r3, %f4;", target="sm_100a"
+    )
+    assert np.array(found, np.uint32).view(np.float32).tolist() == [6] * 8 + [30] * 24
+
+
+def test_a_bulk_store_clears_and_a_bulk_prefetch_changes_nothing():
+    text = """.shared .align 8 .b8 tile[256]; mov.u32 %r4, tile; mad.lo.u32 %r5, %r1, 8, %r4;
+    cvt.u64.u32 %rd4, %r1; st.shared.u64 [%r5], -1; bar.sync 0;
+    @%p3 cp.async.bulk.prefetch.L2.global [%rd1], 64;
+    setp.eq.u32 %p5, %r1, 0; cvt.u64.u32 %rd5, %r4;
+    @%p5 st.bulk.weak.shared::cta [%rd5], 64, 0; bar.sync 0; ld.shared.u32 %r3, [%r5];"""
+    assert run(text, target="sm_100a") == [0] * 8 + [0xFFFFFFFF] * 24
+
+
+def test_the_type_of_a_vector_of_atomics_may_stand_before_the_operation():
+    text = """mov.f32 %f1, 0f3F800000; and.b64 %rd3, %rd1, -128; mov.u32 %r3, 0; bar.sync 0;
+    @%p1 atom.global.v2.f32.add {%f3, %f4}, [%rd1], {%f1, %f1};
+    bar.sync 0; ld.global.u32 %r3, [%rd1]; bar.sync 0;"""
+    assert run(text) == [0x41800000] * 32  # 16.0
+
+
+@pytest.mark.parametrize(
+    ("directive", "other", "reason"),
+    [
+        (".version 8.0", ".version 99", "'99' is not a version of PTX"),
+        (".target sm_90", ".target sm_999", "'sm_999' is not an architecture"),
+        (".address_size 64", ".address_size 32", "'32' is not 64: addresses of 32 bits"),
+    ],
+)
+def test_modules_for_other_machines_are_refused(directive, other, reason):
+    text = PTX.format(body="", head="")
+    with pytest.raises(ParseError, match=reason):
+        Program(text.replace(directive, other))

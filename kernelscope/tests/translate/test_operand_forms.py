@@ -48,12 +48,14 @@ stackrestore.u64 %rd4 | mapa.u64 %rd4, %rd3, 0 | getctarank.u32 %r4, %r3 | barri
 barrier.cluster.wait | bar.warp.sync -1 | bar.sync 0 | bar.sync 1, 32 | barrier.sync.aligned %r2
 bar.arrive 3, 64 | bar.red.popc.u32 %r4, 0, %p1 | bar.red.and.pred %p2, 0, 32, !%p1
 bar.red.or.pred %p2, 0, %p1 | shfl.sync.idx.b32 %r4|%p2, %r1, 0, 31, -1
+shfl.up.b32 %r4|%p2, %r1, 1, 0 | vote.all.pred %p2, %p1 | vote.ballot.b32 %r4, !%p1
 vote.sync.ballot.b32 %r4, %p1, -1 | vote.sync.any.pred %p2, !%p1, -1
 match.any.sync.b32 %r4, %r1, -1 | match.all.sync.b64 %r4|%p2, %rd1, -1
 redux.sync.add.u32 %r4, %r1, -1 | elect.sync _|%p2, -1 | activemask.b32 %r4
 ld.global.u32 %r4, [%rd2] | ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd2]
 ld.shared.b128 q, [tile] | ld.param.u64 %rd4, [out] | ldu.global.u32 %r4, [%rd1]
 ld.local.u16 %h1, [mine+2] | ld.global.L2::cache_hint.u32 %r4, [%rd2], %rd5
+mov.b128 _, {%rd4, %rd5}
 st.shared.u32 [tile+16], %r1 | st.global.v2.u32 [%rd2], {%r1, 7} | st.global.b128 [%rd2], q
 atom.global.add.u32 %r4, [%rd1], 1 | atom.shared.cas.b32 %r4, [tile+16], 0, 1
 atom.global.add.v2.f32 {%f1, %f2}, [%rd2], {%f3, %f4} | atom.global.exch.b128 q, [%rd2], q
@@ -62,6 +64,7 @@ prefetchu.L1 [%rd1] | discard.global.L2 [%rd1], 128 | setmaxnreg.inc.sync.aligne
 applypriority.global.L2::evict_normal [%rd1], 128 | pmevent 3
 cp.async.ca.shared.global [tile], [%rd1], 4 | cp.async.cg.shared.global [tile], [%rd1], 16, %r2
 cp.async.ca.shared.global [tile], [%rd1], 8, %p1 | cp.async.commit_group | cp.async.wait_all
+cp.async.bulk.prefetch.L2.global [%rd1], 64 | st.bulk.shared [%rd3], 8, 0
 cp.async.wait_group 0 | cp.async.mbarrier.arrive.shared.b64 [tile]
 mbarrier.init.shared.b64 [tile], 32 | mbarrier.inval.shared.b64 [tile]
 mbarrier.arrive.shared.b64 %rd4, [tile] | mbarrier.arrive.expect_tx.shared.b64 _, [tile], 16
@@ -108,9 +111,16 @@ def parts_of(line):
     return guard, opcode, [one.strip() for one in operands]
 
 
+def target_of(line):
+    """An architecture that has the instruction."""
+    old = any(word in line for word in ("shfl.up", "vote.all", "vote.ballot"))
+    return "sm_60" if old else "sm_100a" if "st.bulk" in line else "sm_90"
+
+
 def run(line):
     """Translate and run the program with an instruction in it, in two warps."""
-    program = Program(PROGRAM.replace("%%", "%").replace("\n%s\n", f"\n{line};\n"))
+    text = PROGRAM.replace("%%", "%").replace("\n%s\n", f"\n{line};\n")
+    program = Program(text.replace("sm_90", target_of(line)))
     launch(program, "k", (1, 1, 1), (64, 1, 1), [np.zeros(1024, np.uint32)])
 
 
@@ -123,7 +133,7 @@ def test_each_form_is_taken(line):
 
 
 def test_each_form_has_an_instruction_here():
-    refused = {"cp", "cp.async.bulk", "shfl", "vote"}
+    refused = {"cp", "cp.async.bulk", "cp.async.bulk.prefetch.tensor", "tex"}
     assert {_name(parts_of(line)[1]) for line in LINES} == {"", *FORMS} - refused
 
 
@@ -204,6 +214,7 @@ def changed(draw):
     return f"{guard}{opcode} {', '.join(operands)}"
 
 
+@pytest.mark.filterwarnings("ignore::kernelscope.errors.ShuffleWarning")
 @settings(max_examples=800, deadline=None, suppress_health_check=list(HealthCheck))
 @given(line=changed())
 def test_changed_operands_are_refused_or_run(line):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
+from kernelscope.compile.kept import FOLDER
 from kernelscope.triton import run
 from triton.language.extra import libdevice
 from triton_harness import assert_close, normal, poisoned
@@ -426,7 +427,8 @@ def told(x, N, B: tl.constexpr):
     tl.device_assert(tl.load(x + at, at < N, 0) < 40, "too large")
 
 
-def test_prints_of_compiler_and_device(capfd):
+def test_prints_of_compiler_and_device(capfd, monkeypatch):
+    monkeypatch.delenv(FOLDER, raising=False)  # a kept kernel is not compiled, and prints nothing
     run(told, (1,), np.arange(30, dtype=np.int32), 30, B=32, num_warps=1)
     shown = capfd.readouterr().out
     assert "compiled with 32" in shown

@@ -98,9 +98,15 @@ def test_extents_that_the_compiler_is_given():
 
 
 def test_extents_that_are_not_known_leave_the_flat_index():
-    body = "__shared__ float s[2][sizeof(int)]; b[t] = s[1][1];"
+    body = "__shared__ float s[sizeof(short)][sizeof(int)]; b[t] = s[1][1] + 1;"
     (found,) = findings(body, head="")
     assert found.index == 5 and "reads s[5]" in found.message
+
+
+def test_one_extent_that_is_not_known_follows_from_the_size():
+    body = "__shared__ float s[2][sizeof(int)]; b[t] = s[1][1] + 1;"
+    (found,) = findings(body, head="")
+    assert found.index == (1, 1) and found.valid_range == "s[0..1][0..3]"
 
 
 def test_two_declarations_of_one_name_and_size_are_not_mixed_up():

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from kernelscope.errors import Hang
+from kernelscope.errors import Hang, SimulatorError
 from kernelscope.events import observe
 from kernelscope.module import RawModule
 from kernelscope.watch import Sanitizer
-from watch_harness import run
+from watch_harness import kernels, launch, run
 
 T = "const int t = threadIdx.x;\n"
 CG = """#include <cooperative_groups.h>
@@ -42,6 +42,33 @@ def test_parameters_in_memory_are_part_of_the_frame():
     assert findings(body, head=STRUCTS) == []
     body = "D d; d.n = 3; for (int i = 0; i < 200; ++i) d.m[i] = i; b[t] = deep(d, t);"
     assert findings(body, head=STRUCTS) == []
+
+
+PART = "M m; for (int i = 0; i < 20; ++i) m.m[i] = i;\n"  # 13 members have no value
+PLANES = """__shared__ int p[3][64]; for (int k = 0; k < 4; ++k) {
+    p[0][t] = p[1][t]; const int x = p[2][t]; p[1][t] = x; p[2][t] = k; USE }"""
+NO_VALUE = "error uninitialised-read"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected", "array"),
+    [
+        (PART + "b[t] = get(m, t % 20);", "", ""),
+        (PART + "M n = m; b[t] = get(n, t % 20) + n.m[3];", "", ""),
+        (PART + "b[t] = m.m[t % 20 + 1] + 1;", NO_VALUE, "m.m"),
+        (PART + "M n = m; b[t] = n.m[t % 20 + 1];", NO_VALUE, "n.m"),
+        (PLANES.replace("USE", "if (k > 1) b[t] += p[0][t] + p[2][t];"), "", ""),
+        (PLANES.replace("USE", "if (k > 0) b[t] += p[0][t] + p[2][t];"), NO_VALUE, "p"),
+        (PLANES.replace("USE", "if (k == 3) b[t] = p[0][t];"), "", ""),
+        (PLANES.replace("USE", "if (k == 1) b[t] = p[0][t];"), NO_VALUE, "p"),
+        (PLANES.replace("USE", "int y[2] = {p[0][t], k}; if (k > 1) b[t] = y[t % 2];"), "", ""),
+        (PLANES.replace("USE", "int y[2] = {p[0][t], k}; b[t] = y[t % 2] + 1;"), NO_VALUE, "y"),
+        (PLANES.replace("USE", "if (p[0][t] > k) b[t] = 1;"), NO_VALUE, "p"),
+    ],
+)
+def test_a_copy_of_what_has_no_value_is_judged_where_it_is_used(body, expected, array):
+    assert described(body, head=STRUCTS) == expected
+    assert {one.array for one in findings(body, head=STRUCTS)} == set(filter(None, [array]))
 
 
 @pytest.mark.parametrize(
@@ -327,9 +354,95 @@ def test_barriers_in_functions(name, barriers):
     assert [one.line for one in found] == ([line] if line else []), found
 
 
-def test_a_grid_barrier_that_never_completes_names_the_line_of_the_call(barriers):
-    with pytest.raises(Hang, match=r"hangs at kernel\.cu:\d+ `g\.sync\(\);` \(in "):
-        barriers("hang", grid=2)
+def test_a_grid_barrier_that_some_blocks_skip(barriers):
+    """A finding where the sanitizer watches; else the launch hangs, and the line is named."""
+    found, first = barriers("hang", grid=2)
+    assert [(one.kind, one.line) for one in found] == [("divergent-barrier", first + 1)]
+    assert "other blocks of the grid" in found[0].message and "all blocks" in found[0].remedy
+    head = CG + "__device__ void wait() { cg::this_grid().sync(); }\n"
+    kernel = kernels(("if (blockIdx.x == 0)\nwait();\nb[threadIdx.x] = 1;",), head)
+    with pytest.raises(Hang, match=r"hangs at kernel\.cu:\d+ `.*\.sync\(\);"):
+        next(iter(kernel.values()))((2,), (64,), (np.zeros(64, np.int32),) * 2)
+
+
+def test_a_recursion_without_end_is_named_though_it_calls_others_last():
+    head = "__device__ int deeper(int n, int* b) { return atomicAdd(b, 1) + deeper(n + 1, b); }"
+    with pytest.raises(SimulatorError, match="does the recursion of deeper end"):
+        run("b[0] = deeper(0, b);", Sanitizer(), head=head, block=1)
+
+
+def test_two_barriers_of_one_line_are_told_apart():
+    found = findings("if (t < 32) __syncthreads(); else __syncthreads(); b[t] = 1;")[0]
+    assert "at one barrier of line 4 and 32 threads at another barrier of line 4" in found.message
+
+
+TILE = """template <int N> __device__ void tile(int* b, int t) {
+    __shared__ int s[4][N]; s[t / N][t % N] = t; __syncthreads(); b[t] = s[t / N + 1][t % N]; }
+"""
+
+
+def test_extents_by_a_template_are_known():
+    found = findings("tile<16>(b, t);", head=TILE)[0]
+    assert (found.array, found.index) == ("s", (4, 0))
+    assert found.valid_range == "s[0..3][0..15]"
+
+
+def test_a_line_directive_names_the_right_text():
+    body = "\n#line 40\nb[t + 1000] = 7;\n"
+    found = findings(body)[0]
+    assert (found.line, found.line_text) == (40, "b[t + 1000] = 7;")
+    found = findings("\n#line 2\nb[t + 1000] = 7;\n")[0]  # the kernel's head has this number too
+    assert (found.line, found.line_text) == (2, "")
+
+
+# -- clusters: threads that end before the barrier -------------------------------------------------
+CLUSTER = """__shared__ int s[64]; const int g = blockIdx.x * 64 + t; s[t] = 0;
+    cg::cluster_group c = cg::this_cluster(); int* p = c.map_shared_rank(s, c.block_rank() ^ 1);
+    c.sync();
+"""
+SENDERS = {  # an exit is no arrival; an arrival publishes what came before it, by other threads too
+    "end": (True, "if (t < 32) { p[t] = t; return; } c.sync(); if (t > 31) b[g] = s[t - 32];"),
+    "end after __syncthreads()": (
+        False,
+        "if (t < 32) p[t] = t; __syncthreads(); if (t < 32) return; c.sync(); b[g] = s[t - 32];",
+    ),
+    "end, and the others meet": (
+        True,
+        "if (t < 32) { p[t] = t; return; } c.sync(); __syncthreads();\n"
+        "if (t > 31) b[g] = s[t - 32];",
+    ),
+    "meet between arrival and wait": (
+        True,
+        "c.barrier_arrive(); if (t < 32) p[t] = t; __syncthreads(); if (t < 32) return;\n"
+        "c.barrier_wait(); b[g] = s[t - 32];",
+    ),
+    "end two barriers before": (
+        True,
+        "if (t < 32) { p[t] = t; return; } c.sync(); c.sync(); if (t > 31) b[g] = s[t - 32];",
+    ),
+    "end with an atomic": (
+        True,
+        "if (t < 32) { atomicAdd(p + t, t); return; } c.sync(); if (t > 31) b[g] = s[t - 32];",
+    ),
+    "arrive and end": (
+        False,
+        "if (t < 32) { p[t] = t; c.barrier_arrive(); return; } c.sync();\n"
+        "if (t > 31) b[g] = s[t - 32];",
+    ),
+    "wait and end": (
+        False,
+        "if (t < 32) p[t] = t; c.sync(); if (t < 32) return; c.sync(); b[g] = s[t - 32];",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SENDERS)
+def test_threads_of_a_cluster_that_end_early(name):
+    racing, body = SENDERS[name]
+    bodies = tuple(T + CLUSTER + row[1] for row in SENDERS.values())
+    made = kernels(bodies, CG, "__cluster_dims__(2, 1, 1)", ("-arch=compute_90",))
+    found = launch(made[T + CLUSTER + body], Sanitizer(), grid=4).findings
+    assert {one.kind for one in found} == ({"race"} if racing else set()), found
 
 
 # -- neighbours in shared and local memory ---------------------------------------------------------

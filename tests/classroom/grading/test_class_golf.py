@@ -19,6 +19,13 @@ EXERCISE = read_exercise("add_ten")
 CLAIM = {"sectors": 1, "wavefronts": 0, "instructions": 1, "total": 2, "date": "2026-01-01"}
 
 
+def test_python_of_a_class_is_not_run(tmp_path):
+    (tmp_path / "eve.cu").write_text(f"open({str(tmp_path / 'done')!r}, 'w')", encoding="utf-8")
+    with pytest.raises(CollectError, match="no student's Python is run"):
+        list(class_golf(read_exercise("triton_softmax"), tmp_path))
+    assert not (tmp_path / "done").exists()
+
+
 @pytest.fixture
 def folder(tmp_path):
     work = tmp_path / "bob"

@@ -1,13 +1,16 @@
 """Mutants of a kernel: copies of its text with one small change each, made by rule.
 
 The rules work on the tokens of CUDA C inside of braces: comments, directives, strings and
-signatures stay as they are. A change that does not compile is the compiler's to find.
+signatures stay as they are. A change that does not compile is the compiler's to find. For a Triton
+kernel the rules are those of `python_rules`.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from . import python_rules
 
 _SKIPPED = re.compile(
     r'\s+|//[^\n]*|/\*.*?\*/|^[ \t]*#[^\n]*|"(?:\\.|[^"\\])*"', re.DOTALL | re.MULTILINE
@@ -60,7 +63,8 @@ def mutants_of(text: str) -> list[Mutant]:
     Two changes of one line that read alike are told apart by a number: "... (2)".
     """
     kernel, made, alike = _Kernel(text), {text: None}, Counter()
-    for start, end, new in sorted(kernel.changes()):
+    found = python_rules.changes(text) if "@triton.jit" in text else kernel.changes()
+    for start, end, new in sorted(found):
         changed = text[:start] + new + text[end:]
         if changed not in made:
             change = kernel.described(start, end, new)

@@ -8,6 +8,7 @@ from multiprocessing import get_context
 
 from kernelscope import CompileError
 from kernelscope.errors import CompilerFailedError, KernelNotFoundError, ParseError
+from kernelscope.triton import TextKernel
 
 from attn_course.exercises.examination import compiled, examine
 from attn_course.exercises.exercise import Exercise
@@ -65,7 +66,7 @@ def survival(exercise: Exercise, jobs: int = 1, one_in: int = 1) -> Survival:
 
 
 def _fates(exercise: Exercise, mutants: list[Mutant], jobs: int) -> Iterable[str]:
-    code = compiled(exercise, exercise.solution).module.ptx()
+    code = _code(compiled(exercise, exercise.solution))
     texts = [one.text for one in mutants]
     plain = replace(exercise)  # without what has been worked out of it, which cannot be sent
     if jobs == 1:
@@ -76,15 +77,20 @@ def _fates(exercise: Exercise, mutants: list[Mutant], jobs: int) -> Iterable[str
     return [next(turns[at % jobs]) for at in range(len(texts))]
 
 
-def _share(exercise: Exercise, code: str, texts: list[str]) -> list[str]:
+def _share(exercise: Exercise, code: str | None, texts: list[str]) -> list[str]:
     return [_fate(exercise, code, text) for text in texts]
 
 
-def _fate(exercise: Exercise, code: str, text: str) -> str:
+def _code(kernel) -> str | None:
+    """The optimised PTX; None of a Triton kernel, which is compiled for its arguments alone."""
+    return None if isinstance(kernel, TextKernel) else kernel.module.ptx()
+
+
+def _fate(exercise: Exercise, code: str | None, text: str) -> str:
     """Return "no kernel", "same code", "killed" or "passes" for a mutant.
 
-    code: the optimised PTX of the solution. The debug build and the sanitizer come last: the
-    result or a counter tells on most mutants before.
+    code: the optimised PTX of the solution, where there is one. The debug build and the sanitizer
+    come last: the result or a counter tells on most mutants before.
     """
     try:
         kernel = compiled(exercise, text)
@@ -92,7 +98,9 @@ def _fate(exercise: Exercise, code: str, text: str) -> str:
         raise
     except (CompileError, KernelNotFoundError, ParseError):
         return "no kernel"
-    same = kernel.module.ptx() == code  # of the debug build only the sanitizer can tell
+    same = (
+        code is not None and _code(kernel) == code
+    )  # of the debug build only the sanitizer can tell
     setups = (*exercise.setups, *exercise.hidden_setups)
     for sanitized in (True,) if same else (False, True):
         if any(examine(kernel, setup, sanitized=sanitized)[0] for setup in setups):

@@ -363,6 +363,18 @@ class DifferentialRecord(RecordStamp):
     sections: dict[str, DifferentialSection]
 
 
+class DifferentLaunch(TypedDict):
+    test: str
+    kernel: str
+    arrays: dict[str, str]  # argument -> how far apart
+
+
+class LaunchesRecord(RecordStamp):
+    launches: Natural
+    same_bytes: Natural
+    different: list[DifferentLaunch]
+
+
 SCHEMAS: dict[str, type] = {
     "bench_seeds_fp32": SuiteRecord,
     "bench_long_fp32": SuiteRecord,
@@ -384,6 +396,7 @@ SCHEMAS: dict[str, type] = {
     "counters": CountersRecord,
     "sanitizer": SanitizerRecord,
     "differential": DifferentialRecord,
+    "launches": LaunchesRecord,
 }
 
 

@@ -86,10 +86,13 @@ class FileCall:
         }
 
 
-def file_call(arguments: argparse.Namespace, backend: str | None = None) -> FileCall:
+def file_call(
+    arguments: argparse.Namespace, backend: str | None = None, for_debug: bool = False
+) -> FileCall:
     """Return the call that `arguments.file` and the options of `add_call` name.
 
-    backend: where it runs; None: as --backend says. Raises CompileError, ValueError,
+    backend: where it runs; None: as --backend says; for_debug: whether the debug build will run,
+    as for the sanitizer. Raises CompileError, ValueError,
     ArgumentError and FileNotFoundError for options that make no call.
     """
     quiet = getattr(arguments, "json", None) == Path("-")
@@ -99,7 +102,8 @@ def file_call(arguments: argparse.Namespace, backend: str | None = None) -> File
         parts = one.kernel, one.name, arguments.grid, one.block, one.shared_bytes
         return FileCall(target[0], *parts, one.texts, one.given, one.passed, quiet, one.launch)
     file = source_file(arguments.file)
-    kernel, name = _kernel(file, arguments, resolve_backend(backend or arguments.backend))
+    backend = resolve_backend(backend or arguments.backend)
+    kernel, name = _kernel(file, arguments, backend, for_debug)
     parameters, texts = kernel.entry.parameters, arguments.arg or []
     if len(texts) != len(parameters) or arguments.grid is None:
         raise InputError(_usage(name, parameters, texts, arguments.grid))
@@ -123,7 +127,9 @@ def file_call(arguments: argparse.Namespace, backend: str | None = None) -> File
     )
 
 
-def _kernel(file: Path, arguments: argparse.Namespace, backend: str) -> tuple[Kernel, str]:
+def _kernel(
+    file: Path, arguments: argparse.Namespace, backend: str, for_debug: bool
+) -> tuple[Kernel, str]:
     """The kernel that --kernel names, or the only one of the file, and its name in the source."""
     wanted = arguments.kernel
     module = RawModule(
@@ -133,6 +139,7 @@ def _kernel(file: Path, arguments: argparse.Namespace, backend: str) -> tuple[Ke
         name_expressions=(wanted,) if wanted and "<" in wanted else None,
         strict=True,
     )
+    module.for_debug = for_debug
     if wanted and "<" in wanted:
         return module.get_function(wanted), wanted
     known = {name: demangle(name) for name in module.kernels}

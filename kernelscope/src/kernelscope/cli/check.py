@@ -38,7 +38,7 @@ def execute(arguments) -> int:
     """Examine one launch."""
     if arguments.backend == "gpu":
         raise BackendError("check runs on the simulator; on a GPU use NVIDIA's compute-sanitizer")
-    call = file_call(arguments, backend="simulator")
+    call = file_call(arguments, backend="simulator", for_debug=True)
     say = printer(arguments.json)
     say(call.title, flush=True)
     with observe(Sanitizer(call.outputs)) as seen:

@@ -57,7 +57,7 @@ def execute(arguments) -> int:
     """Record one launch, with the sanitizer's findings in it."""
     if arguments.backend == "gpu":
         raise BackendError("trace needs the simulator: a GPU does not show its registers")
-    call = file_call(arguments, backend="simulator")
+    call = file_call(arguments, backend="simulator", for_debug=True)
     tracer = Tracer(arguments.at, arguments.warp, limit=arguments.limit)
     watch, ended = Sanitizer(call.outputs), ""
     try:

@@ -80,7 +80,7 @@ def includes_of(text: str) -> list[tuple[int, str]]:
     if not any(word in joined for word in ("include", "import", "embed")):
         return []
     splices = list(accumulate(map(len, pieces[:-1])))
-    code = _TOKEN.sub(_without_comments, joined)
+    code = _TOKEN.sub(_blanked, joined)
     found, line, at = [], 1, 0
     for match in _DIRECTIVE.finditer(code):
         line += code.count("\n", at, match.start()) + code.count("\0", at, match.start())
@@ -89,7 +89,12 @@ def includes_of(text: str) -> list[tuple[int, str]]:
     return found
 
 
-def _without_comments(match: re.Match) -> str:
+def without_comments(text: str) -> str:
+    """Return a source with blanks in the places of comments and raw strings."""
+    return _TOKEN.sub(_blanked, text).replace("\0", "\n")
+
+
+def _blanked(match: re.Match) -> str:
     """Comments and raw strings as blanks of the same length."""
     if match["comment"] is None and match["raw"] is None:
         return match[0]

@@ -9,6 +9,11 @@ from pathlib import Path
 
 from ..backend import make_room_for_cupy
 
+# Headers under the names of the host's, and what nvcc declares before a source's first line. They
+# are given to sources that do not compile without them, which CuPy's own RawModule refuses.
+NVCC_HEADERS = str(Path(__file__).resolve().parent.parent / "headers")
+NVCC_OPTIONS = (f"-I{NVCC_HEADERS}", "--pre-include=kernelscope_nvcc.h")
+
 
 @lru_cache(maxsize=1)
 def cuda_major() -> int:

@@ -6,7 +6,7 @@ import re
 
 from ..errors import CompileError, CompilerFailedError, Diagnostic
 from ..ptx.source_module import lines_of
-from .includes import cuda_major, package_name
+from .includes import NVCC_HEADERS, cuda_major, package_name
 
 _HEAD = re.compile(
     r"^(?:(?P<file>.+?)\((?P<line>\d+)\)|At end of source): "
@@ -14,6 +14,7 @@ _HEAD = re.compile(
 )
 _MISSING_HEADER = re.compile(r'cannot open source file "([^"]+)"')
 _ASSEMBLER = re.compile(r"^ptxas (?:error|fatal)\s*: (.*)$", re.MULTILINE)
+_CUB = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<cub/cub\.cuh>", re.MULTILINE)
 _UNSET = re.compile(r'variable "([^"]+)" is used before its value is set')
 
 _PYTHON = re.compile(r"\s*(?:for\s+\w+\s+in\b|(?:if|elif|else|while|def)\b).*:\s*(?://.*|#.*)?$")
@@ -27,6 +28,11 @@ PYTHON_HINT = (
 HOST_HINT = (
     "The compiler takes device code only: kernels and what they call. Keep the host's part in "
     "another file, or between #ifndef __CUDACC_RTC__ and #endif"
+)
+CUDA_HEADER_HINT = (
+    "this header of CUDA is not yours to edit: the part that you include is for the host's "
+    "compiler too. Include only the headers of what the kernel uses, such as "
+    "<cub/block/block_reduce.cuh>"
 )
 MAX_SHOWN = 5
 MOST_NAMES = 10000  # of a source, in which a misspelt name is looked for
@@ -59,25 +65,6 @@ NO_VERDICT = {
     "NVRTC_ERROR_INTERNAL_ERROR",
 }
 
-# Host headers that CUDA files often include out of habit; a kernel needs none of them.
-BUILT_IN = {"stdio.h", "cstdio", "math.h", "cmath", "assert.h", "cassert"}
-STANDARD = {
-    "stdint.h": "cuda/std/cstdint",
-    "cstdint": "cuda/std/cstdint",
-    "limits.h": "cuda/std/climits",
-    "climits": "cuda/std/climits",
-    "limits": "cuda/std/limits",
-    "float.h": "cuda/std/cfloat",
-    "cfloat": "cuda/std/cfloat",
-    "type_traits": "cuda/std/type_traits",
-    "cstddef": "cuda/std/cstddef",
-    "stddef.h": "cuda/std/cstddef",
-    "utility": "cuda/std/utility",
-    "tuple": "cuda/std/tuple",
-    "array": "cuda/std/array",
-    "algorithm": "cuda/std/algorithm",
-}
-
 DEVICE_NAMES = """
     threadIdx blockIdx blockDim gridDim warpSize __syncthreads __syncwarp __shfl_sync
     __shfl_down_sync __shfl_up_sync __shfl_xor_sync __ballot_sync __shared__ __global__
@@ -86,17 +73,13 @@ DEVICE_NAMES = """
     float4
 """.split()
 
-# Macros of the host's <math.h>, and what they stand for.
-CONSTANTS = {
-    "INFINITY": "__int_as_float(0x7f800000)",
-    "HUGE_VALF": "__int_as_float(0x7f800000)",
-    "NAN": "__int_as_float(0x7fffffff)",
-    "M_PI": "3.14159265358979323846",
-    "M_E": "2.71828182845904523536",
-    "M_SQRT2": "1.41421356237309504880",
-    "M_LOG2E": "1.44269504088896340736",
-    "M_LN2": "0.69314718055994530942",
-}
+# Names that nvcc declares before the first line of a source.
+_OF_NVCC = re.compile(
+    r"INFINITY|NAN|HUGE_VALF?|M_\w+|(?:CHAR|SCHAR|UCHAR|SHRT|USHRT|INT|UINT|LONG|ULONG|LLONG|ULLONG|SIZE"
+    r"|FLT|DBL|LDBL)_\w+|u?int(?:_fast|_least)?(?:8|16|32|64)_t|u?int(?:ptr|max)_t|U?INT\d+_\w+"
+)
+_UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
+_NOT_IN_STD = re.compile(r'namespace "std" has no member "(\w+)"')
 # What an undeclared name is declared in.
 HEADER_OF_NAME = (
     (re.compile(r"^(__)?half2?$|^__(half|float)\w*(half|float)\w*$"), "cuda_fp16.h"),
@@ -105,9 +88,6 @@ HEADER_OF_NAME = (
     (re.compile(r"^cooperative_groups$"), "cooperative_groups.h"),
     (re.compile(r"^__pipeline_"), "cuda_pipeline.h"),
     (re.compile(r"^(CUDART_\w+)$"), "math_constants.h"),
-    (re.compile(r"^u?int(8|16|32|64)_t$"), "cuda/std/cstdint"),
-    (re.compile(r"^(FLT|DBL)_"), "cuda/std/cfloat"),
-    (re.compile(r"^(INT|UINT|LLONG)_(MAX|MIN)$"), "cuda/std/climits"),
 )
 
 
@@ -130,6 +110,20 @@ def parse_log(log: str, source: str, name: str) -> list[Diagnostic]:
                 )
             )
     return found
+
+
+def lacked_of_nvcc(diagnostics: tuple[Diagnostic, ...], source: str) -> str:
+    """Return what the first error lacks that `headers/` has, such as "<math.h>"; "" for none."""
+    message = diagnostics[0].message if diagnostics else ""
+    if missing := _MISSING_HEADER.search(message):
+        own = os.path.isfile(os.path.join(NVCC_HEADERS, missing[1]))
+        return f"<{missing[1]}>" if own else ""
+    if "not allowed in JIT mode" in message and _CUB.search(source):
+        return "<cub/cub.cuh>"
+    if (undefined := _UNDEFINED.search(message)) and _OF_NVCC.fullmatch(undefined[1]):
+        return undefined[1]
+    member = _NOT_IN_STD.search(message)
+    return f"std::{member[1]}" if member else ""
 
 
 def unset_uses(log: str, source: str, name: str) -> tuple[tuple[int, str, int], ...]:
@@ -167,7 +161,7 @@ def describe_failure(
     most = 1 if any(map(_PYTHON.match, first)) else MAX_SHOWN
     parts, hints = [], set()
     for diagnostic in errors[:most]:
-        text, hint = _describe(diagnostic, source, name)
+        text, hint = _describe(diagnostic, source, name, system)
         parts += [text] if not hint or hint in hints else [text, f"hint: {hint}"]
         hints.add(hint)
     if len(errors) > most:
@@ -182,10 +176,11 @@ def _is_of_the_machine(error: Diagnostic, system: tuple[str, ...]) -> bool:
     missing = _MISSING_HEADER.search(error.message)
     if not missing:
         return False
-    inside = os.path.realpath(error.file).startswith(
-        tuple(f"{folder}{os.sep}" for folder in system)
-    )
-    return inside or HEADER_PACKAGES.get(missing[1]) in OWN_PACKAGES
+    return _is_inside(error.file, system) or HEADER_PACKAGES.get(missing[1]) in OWN_PACKAGES
+
+
+def _is_inside(file: str, folders: tuple[str, ...]) -> bool:
+    return os.path.realpath(file).startswith(tuple(f"{folder}{os.sep}" for folder in folders))
 
 
 def _describe_other(name: str, log: str, options: tuple[str, ...]) -> str:
@@ -203,7 +198,9 @@ def _describe_other(name: str, log: str, options: tuple[str, ...]) -> str:
     return f"{name}: {log.strip()}\ncompiler options: {own}"
 
 
-def _describe(diagnostic: Diagnostic, source: str, name: str) -> tuple[str, str]:
+def _describe(
+    diagnostic: Diagnostic, source: str, name: str, system: tuple[str, ...]
+) -> tuple[str, str]:
     """A message with its source line, and the hint to it or ""."""
     lines = lines_of(source) if diagnostic.file == name else []
     number = diagnostic.line
@@ -216,6 +213,8 @@ def _describe(diagnostic: Diagnostic, source: str, name: str) -> tuple[str, str]
         shown.append(f"{previous:6d} | {lines[previous - 1]}")
     for position, line in enumerate(text):
         shown.append(f"{number:6d} | {line}" if position == 0 else f"       | {line}")
+    if _is_inside(diagnostic.file, system) and not _MISSING_HEADER.search(diagnostic.message):
+        return "\n".join(shown), CUDA_HEADER_HINT
     return "\n".join(shown), _hint(diagnostic, source, lines, previous)
 
 
@@ -233,7 +232,7 @@ def _hint(diagnostic: Diagnostic, source: str, lines: list[str], previous: int) 
     if any(map(_PYTHON.match, text)):
         return PYTHON_HINT
     main = next((i for i, line in enumerate(lines, 1) if _MAIN.match(line)), len(lines) + 1)
-    if diagnostic.line >= main or any(map(_HOST_CALL.search, text)):
+    if lines and diagnostic.line >= main or any(map(_HOST_CALL.search, text)):
         return f"this is host code. {HOST_HINT}"
     if 'expected a ";"' in message:
         return _semicolon_hint(diagnostic, lines, previous)
@@ -242,6 +241,8 @@ def _hint(diagnostic: Diagnostic, source: str, lines: list[str], previous: int) 
         return _header_hint(missing.group(1))
     if "is undefined" in message or "namespace name" in message:
         return _name_hint(_quoted(message) or _name_at_caret(diagnostic), source)
+    if message == "texture is not a template":
+        return "CUDA 12 has no texture references; pass a cudaTextureObject_t to the kernel"
     if 'expected a "}"' in message:
         return "a brace is opened and never closed; look for the block that misses its end"
     return ""
@@ -269,18 +270,9 @@ def _semicolon_hint(diagnostic: Diagnostic, lines: list[str], previous: int) -> 
 
 
 def _header_hint(header: str) -> str:
-    if header in BUILT_IN:
-        return (
-            f"delete this include: NVRTC has no host headers, and what a kernel may use of "
-            f"<{header}> is built in"
-        )
-    if header in STANDARD:
-        return f"NVRTC has no host headers; the device version is <{STANDARD[header]}>"
     if header in HEADER_PACKAGES:
         wheel = package_name(HEADER_PACKAGES[header], cuda_major())
         return f"it is in this package: pip install {wheel}"
-    if header in ("stdlib.h", "cstdlib", "iostream", "vector", "string", "stdexcept"):
-        return f"this is host code. {HOST_HINT}"
     return (
         "put it beside the .cu file, or name its folder with the compiler's option -I/folder; "
         "headers of CUDA come from the nvidia-* packages"
@@ -288,8 +280,6 @@ def _header_hint(header: str) -> str:
 
 
 def _name_hint(name: str, source: str) -> str:
-    if name in CONSTANTS:
-        return f"NVRTC has no {name}; put this before the kernel: #define {name} {CONSTANTS[name]}"
     for pattern, header in HEADER_OF_NAME:
         if name and pattern.search(name):
             return f"{name} is declared in <{header}>: add #include <{header}>"

@@ -7,7 +7,7 @@ the options of `cupy.RawModule`, so that the simulator and the GPU run the same 
 import os
 import re
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,9 +18,17 @@ from ..project import arch_comment
 from .allowed import check_includes
 from .closure import MOST_SOURCE_BYTES, Closure, include_closure
 from .compiler import ask_compiler
-from .includes import cuda_major, include_folders, include_options, package_name, real_folders
+from .includes import (
+    NVCC_HEADERS,
+    NVCC_OPTIONS,
+    cuda_major,
+    include_folders,
+    include_options,
+    package_name,
+    real_folders,
+)
 from .kept import keep, kept_file, read_kept
-from .messages import describe_failure
+from .messages import describe_failure, lacked_of_nvcc
 
 DEFAULT_ARCH = "compute_80"
 BUILDS = {"optimised": ("-lineinfo",), "debug": ("-G",)}
@@ -43,6 +51,8 @@ class Compiled:
 
     `ptx` is the PTX text, `cubin` the binary (b"" for a PTX build), `lowered_names` maps each
     name expression to its mangled name, `log` holds NVRTC's warnings, `arch` what it compiled for.
+    `added` are options that gave it declarations of nvcc's, for want of which it did not compile;
+    `lacked` names what it lacked first.
     """
 
     ptx: str
@@ -50,6 +60,8 @@ class Compiled:
     log: str = ""
     arch: str = DEFAULT_ARCH
     cubin: bytes = b""
+    added: tuple[str, ...] = ()
+    lacked: str = ""
 
 
 def required_arch(source: str) -> tuple[int, str]:
@@ -130,9 +142,32 @@ def compile_cubin(
 def _compile(source, name, options, target, build_options, name_expressions, folder) -> Compiled:
     if folder is None:
         folder = str(Path(name).parent) if os.sep in name else None
+    call = source, name, options, target, build_options, name_expressions, folder
+    known = _lacking.get(call[:3])
+    if known is None:
+        try:
+            return _compile_with(call, ())
+        except CompileError as error:
+            known = lacked_of_nvcc(error.diagnostics, source)
+            if not known:
+                raise
+    compiled = _compile_with(call, NVCC_OPTIONS)
+    if len(_lacking) >= _MOST_KNOWN:
+        _lacking.clear()
+    _lacking[call[:3]] = known
+    return replace(compiled, added=NVCC_OPTIONS, lacked=known)
+
+
+_MOST_KNOWN = 256
+_lacking: dict[tuple, str] = {}  # (source, name, options) -> what it lacked
+
+
+def _compile_with(call: tuple, added: tuple[str, ...]) -> Compiled:
+    source, name, options, target, build_options, name_expressions, folder = call
     arguments = (
         *_without_arch(options),
         *standard_options(options),
+        *added,
         *include_options(folder),
         *CUPY_OPTIONS,
         *build_options,
@@ -142,7 +177,7 @@ def _compile(source, name, options, target, build_options, name_expressions, fol
     search = _search_folders(options)
     own = (folder, *search) if folder else search
     # An edited header is another compilation.
-    headers = check_includes(source, name, own, include_folders())
+    headers = check_includes(source, name, own, (*include_folders(), *[NVCC_HEADERS][: len(added)]))
     here = os.getcwd()  # where a relative name or folder begins
     on_disk = not search  # what is compiled with `-I` is kept in this process alone
     return _run_nvrtc(
@@ -224,7 +259,7 @@ def _run_nvrtc(
             "working_folder": working_folder,
             "readable": [
                 *map(os.path.abspath, own),
-                *real_folders(include_folders()),
+                *real_folders((*include_folders(), NVCC_HEADERS)),
                 os.path.dirname(library),
             ],
             "memory_bytes": min(max(budget.memory_bytes, LEAST_BYTES), COMPILER_BYTES),
@@ -235,7 +270,10 @@ def _run_nvrtc(
         reply, image = kept or _answer(library, request, name, budget)
     if reply["error"]:
         log, system = reply["log"].rstrip("\0") or reply["error"], real_folders(include_folders())
-        raise describe_failure(source, name, log, arguments, reply["error"], system)
+        failure = describe_failure(source, name, log, arguments, reply["error"], system)
+        if not kept and lacked_of_nvcc(failure.diagnostics, source):
+            keep(path, reply, image)  # it compiles otherwise, and need not fail again before
+        raise failure
     if not kept:
         keep(path, reply, image)
     ptx = "" if binary else image.decode(errors="replace").rstrip("\0")

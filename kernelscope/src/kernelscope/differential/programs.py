@@ -240,12 +240,26 @@ _FLOW = """
   if (x & 1) { o[3] = 1; if (y & 1) return; o[4] = 2; }
   o[5] = __popcll(h) + __clzll(h) + __ffsll(h);"""
 
+_VECTOR_ATOMICS = """
+  float a, b, p = (float)(x & 4095), q = (float)(y & 4095) / 64;
+  o[0] = 0;
+  for (int i = 1; i < 5; ++i) {
+    if (i & 1)
+      asm volatile("atom.global.v2.f32.add {%0, %1}, [%2], {%3, %4};"
+                   : "=f"(a), "=f"(b) : "l"(o), "f"(p), "f"(q) : "memory");
+    else
+      asm volatile("atom.global.add.v2.f32 {%0, %1}, [%2], {%3, %4};"
+                   : "=f"(a), "=f"(b) : "l"(o), "f"(q), "f"(p) : "memory");
+    o[i] = (u64)__float_as_uint(a) << 32 | __float_as_uint(b);
+  }"""
+
 PROGRAMS = (
     SmallProgram("shuffles of every width", _shuffles()),
     SmallProgram("votes and matches", _VOTES),
     SmallProgram("reductions of part of a warp", _SUBSETS),
     SmallProgram("shared atomics", _ATOMICS, threads=77),
     SmallProgram("global atomics", _GLOBAL_ATOMICS, _GLOBAL_ATOMICS_BEFORE),
+    SmallProgram("vectors of atomics", _VECTOR_ATOMICS, options=("-arch=sm_90",)),
     SmallProgram("vector loads and stores", _VECTORS),
     SmallProgram("local memory, structures, recursion", _LOCAL, _LOCAL_BEFORE),
     SmallProgram("128-bit integers", _WIDE, options=("-device-int128",)),

@@ -13,6 +13,7 @@ from kernelscope.compile import compile_cubin
 from kernelscope.differential import compare as differential_compare
 from kernelscope.differential import functions as differential_functions
 from kernelscope.differential import opcodes as differential_opcodes
+from kernelscope.differential import textures as differential_textures
 from kernelscope.differential.machines import Machine, NotRun, target
 from kernelscope.differential.matrix import matrices as differential_matrices
 from kernelscope.differential.programs import PROGRAMS
@@ -305,10 +306,34 @@ def matrix_section(run) -> dict:
     }
 
 
+# --- textures -------------------------------------------------------------------------------------
+
+
+def run_texture(machine, number) -> np.ndarray:
+    """Results of one texture on a machine."""
+    return differential_textures.run_case(machine, differential_textures.cases()[number])
+
+
+def texture_section(run) -> dict:
+    """Every texture of differential.textures."""
+    known = differential_textures.cases()
+    numbers = run.thin(range(len(known)))
+    futures = {number: run.submit(run_texture, SIMULATOR, number) for number in numbers}
+
+    def compared(number):
+        first, second = run_texture(run.first, number), futures[number].result()
+        return differential_textures.compare(known[number], first, second)
+
+    return {
+        "items": [guarded({"texture": known[n].name}, lambda n=n: compared(n)) for n in numbers]
+    }
+
+
 SECTIONS = {
     "opcodes": opcode_section,
     "matrices": matrix_section,
     "random_kernels": random_section,
     "programs": program_section,
     "functions": function_section,
+    "textures": texture_section,
 }

@@ -191,9 +191,10 @@ def operation(opcode: str, kind: str) -> AtomicOperation:
     """
     parts = [part for part in opcode.split(".")[1:] if part.split("::")[0] not in _MODIFIERS]
     parts = [part for part in parts if part not in ("L2::cache_hint", "v2", "v4", "v8")]
-    if len(parts) != 2 or parts[0] not in _INTEGER:
+    names = [part for part in parts if part in _INTEGER]  # the type may stand before it
+    if len(parts) != 2 or len(names) != 1:
         raise UnsupportedInstruction(f"{opcode}: this atomic operation is not supported")
-    name = parts[0]
+    (name,) = names
     if kind[0] in "us" or kind.startswith("b") and kind[1:].isdigit():
         return AtomicOperation(name, *_INTEGER[name])
     if name == "add" and kind == "f32":

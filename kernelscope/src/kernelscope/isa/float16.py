@@ -186,6 +186,12 @@ def paired(operation):
     """An operation on uint16 values applied to both halves of packed uint32 values."""
 
     def both(*values):
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        if arrays:  # low, high, low, high ...: one call for all
+            count = arrays[0].size
+            every = (v if isinstance(v, np.ndarray) else np.full(count, v) for v in values)
+            halves = (np.ascontiguousarray(value).view(_U16) for value in every)
+            return operation(*halves).view(_U32)
         low = operation(*(value.astype(_U16) for value in values))
         high = operation(*((value >> _U32(16)).astype(_U16) for value in values))
         return pack(high, low)

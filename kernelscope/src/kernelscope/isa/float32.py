@@ -135,7 +135,7 @@ def round_to_odd(s, e):
     A number rounded to odd can be rounded again to fewer digits without a double rounding: the odd
     last bit remembers that something nonzero was cut off (Boldo and Melquiond, 2008).
     """
-    if not (np.any(e) if isinstance(e, np.ndarray) else e):
+    if not (e.any() if isinstance(e, np.ndarray) else e):
         return s
     s, e = np.asarray(s), np.asarray(e)
     bits = s.view(np.int64)

@@ -14,6 +14,7 @@ from kernelscope.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 from ..addresses import CLUSTER_SHIFT, RANGES, WINDOWS, aligned
 from ..errors import SimulatorError
 from ..events import GIVE_MEMORY
+from ..texture.objects import texels_of
 from .clusters import Cluster
 from .lanes import ChunkLanes
 from .memory import FlatMemory, bounds, differs, scalar, spread
@@ -97,6 +98,8 @@ class Memory:
                 address = spread(address, self.lanes.R[LANE].size)
                 valid = memory.valid(address, size, kind)
                 valid = self.admitted("global", address, valid, size, ins, kind)
+        if memory.marks is not None:
+            memory.marks.note(kind, address, size)
         if self.reports.accesses is not None:
             self.reports.access("global", kind, address, size, valid)
         return memory, _flat(address, shift), valid
@@ -313,6 +316,52 @@ class Memory:
                 old[places] = seen
         return old
 
+    def clear(self, address, size, ins) -> None:
+        """st.bulk: bytes of shared memory from an address on, 8 at a time, become zero."""
+        lanes = self.lanes.R[LANE].size
+        address, size = spread(address, lanes), np.unique(size)
+        if size.size > 1 or int(size[0]) % 8:
+            raise SimulatorError(f"{ins.opcode}: one size for all threads, a multiple of 8 bytes")
+        zero = (np.zeros(lanes, np.uint64),)
+        for offset in range(0, int(size[0]), 8):
+            self.store("shared", address + np.uint64(offset), zero, _LONG, 3, ins)
+
+    # -- textures -------------------------------------------------------------------------------
+    def fetch(self, handle, coordinates: tuple, dtype: np.dtype, ins) -> tuple:
+        """tex: the four channels, values of a dtype of 32 bits.
+
+        handle: the texture object; coordinates: of float32 or int32, as many as dimensions.
+        """
+        count, kind = self.lanes.R[LANE].size, coordinates[0].dtype
+        one = scalar(handle) and all(map(scalar, coordinates))
+        places = [spread(each, 1 if one else count) for each in coordinates]
+        if scalar(handle):
+            words = self.texels(int(handle), len(places), kind, ins).fetch(places)
+        else:
+            words = np.zeros((4, count), np.uint32)
+            for each in np.unique(handle).tolist():
+                mine, texels = handle == each, self.texels(each, len(places), kind, ins)
+                words[:, mine] = texels.fetch([place[mine] for place in places])
+        return tuple(channel[0] if one else channel for channel in words.view(dtype))
+
+    def texels(self, handle: int, dimensions: int, kind: np.dtype, ins):
+        """The texels of a handle; SimulatorError where they are not what the kernel reads."""
+        found, problem = texels_of(handle), ""
+        if found is None:
+            problem = f"{handle:#x} is no texture object. Pass a TextureObject that still exists"
+        elif found.dimensions != dimensions:
+            problem = (
+                f"the texture has {found.dimensions} dimensions, and is read with {dimensions}"
+            )
+        elif found.from_memory and kind.kind == "f":
+            problem = "a texture of linear memory is read with tex1Dfetch"
+        if not problem:
+            return found
+        instance = self.reports.block.instance
+        message = f"{self.lanes.kernel.name} at {instance.where(ins)}: {problem}"
+        raise SimulatorError(message, instance.line(ins))
+
+    # -- atomics of several values --------------------------------------------------------------
     def atomic_vector(self, address, operation, items: tuple, dtype, shift: int, wanted: bool, ins):
         """red.v2, atom.v4: atomics on adjacent items of global memory, each by itself.
 

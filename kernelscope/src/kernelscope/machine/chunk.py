@@ -16,6 +16,7 @@ from kernelscope.translate.function import TRANSLATED, call_parts
 
 from ..addresses import FUNCTION_WINDOW
 from ..errors import Hang, SimulatorError, Trap
+from ..events import GRID_BARRIER
 from .access import Memory
 from .barriers import AsyncCopies, Barriers, Mbarriers
 from .clock import Clock
@@ -25,9 +26,12 @@ from .lanes import ChunkLanes
 from .matrix import Matrices
 from .memory import scalar
 from .reports import Reports
-from .scheduler import Scheduler
+from .scheduler import Scheduler, placed_in
+from .speed import FEW, Single, Swaps
 from .view import ChunkView
 from .warps import Warps, is_warp_barrier
+
+_GRID_SYNC = "(in sync.h:"  # the header of cooperative groups where blocks wait for each other
 
 
 class Chunk:
@@ -45,7 +49,7 @@ class Chunk:
         self.memory = Memory(run, self.lanes, self.cluster, self.reports)
         self.clock = Clock(run.memory)
         self.copies = AsyncCopies(self.lanes, self.memory)
-        self.scheduler = Scheduler(run, self.lanes, self.memory)
+        self.scheduler = Scheduler(run, self.lanes, self.memory, self.clock)
         self.barriers = Barriers(self.lanes, self.scheduler, self.cluster, self.reports)
         self.mbarriers = Mbarriers(
             self.lanes, self.memory, self.copies, self.scheduler, self.reports
@@ -53,11 +57,12 @@ class Chunk:
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.matrices = Matrices(self.lanes, self.memory, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
+        self.single, self.swaps = Single(self), Swaps(self)
         self.reports.machine = ChunkView(self) if run.observers else None
 
     def close(self) -> None:
         """Drop the references back to the chunk, so that its memory is freed at once."""
-        self.reports.machine = None
+        self.reports.machine = self.single = self.swaps = None
 
     # -- the run loop ---------------------------------------------------------------------------
     def run(self) -> bool:
@@ -76,6 +81,7 @@ class Chunk:
     def follow(self, key: Key | None) -> None:
         """Run the active group from `key` until it stops or another group has to go first."""
         lanes, scheduler, reports, clock = self.lanes, self.scheduler, self.reports, self.clock
+        start = 0
         while key is not None:
             block = reports.block = self.blocks[key]
             if lanes.places is not None:
@@ -84,9 +90,9 @@ class Chunk:
                 lanes.fetch(block.uses)
             if reports.observers:
                 self.run_observed(block)
-            else:
+            elif not (block.polls and self.swaps.settle(block)):
                 R = lanes.R
-                for operation in block.operations:
+                for operation in block.operations[start:] if start else block.operations:
                     operation(R, self)
             clock.instructions += len(block.operations)
             lanes.dirty |= block.definitions
@@ -100,8 +106,17 @@ class Chunk:
             if scheduler.polls >= scheduler.patience or ready and min(ready) <= after:
                 scheduler.suspend(after)
                 return
-            if after <= key and scheduler.jumped_back(after, block):
-                return
+            start = 0
+            if after <= key:
+                if scheduler.jumped_back(after, block):
+                    return
+                if self.single.allowed and lanes.R[LANE].size <= FEW:
+                    after, start = self.single.go_on(after, block)
+                    if after is None:
+                        return
+                    if not start and ready and min(ready) <= after:
+                        scheduler.suspend(after)
+                        return
             key = after
 
     def run_observed(self, block: Block) -> None:
@@ -164,6 +179,25 @@ class Chunk:
         if self.barriers.waiting:
             text += f"; {self.barriers.describe_deadlock()}"
         return Hang(text, self.scheduler.line(self.scheduler.spinning_at()))
+
+    def missed_in_grid(self) -> bool:
+        """Do lanes wait at grid.sync(), where blocks of the grid never come?
+
+        Then it is a fault; True where an observer wants to go on, and so ends the launch here.
+        """
+        block = self.scheduler.spinning_at()
+        instruction = placed_in(block)
+        if _GRID_SYNC not in block.instance.where(instruction):
+            return False
+        lanes = self.lanes.at(self.scheduler.spinning[0][1])
+        text = (
+            f"{self.lanes.thread_text(lanes)} waits at {GRID_BARRIER} for ever: other blocks of "
+            "the grid end, or wait elsewhere, without reaching it"
+        )
+        return (
+            self.reports.fault("divergent-barrier", text, block.instance, instruction, lanes)
+            is None
+        )
 
     def where(self, error: BaseException) -> str:
         """The source line of the instruction, or of the block, that an error has ended."""

@@ -16,6 +16,7 @@ from ..progress import Progress
 from ..settings import setting
 from .chunk import Chunk
 from .memory import GlobalMemory
+from .speed import shared_out
 
 LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds
 CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
@@ -58,6 +59,7 @@ class Run:
             )
         self.memory = GlobalMemory()
         self.refused_bytes = 0  # of the first malloc() that found no room
+        self.warned = False  # of a shuffle that reads a lane which is not there
 
     # -- memory ---------------------------------------------------------------------------------
     def place_arguments(self, arguments, names) -> None:
@@ -133,24 +135,42 @@ class Run:
         )
 
     # -- chunks ---------------------------------------------------------------------------------
-    def chunks(self):
-        """The chunks in block order; with a warp order, in an order that its seed chooses."""
-        lanes, name = aligned(self.threads, 32), self.kernel.name
-        bytes_a_block = self.shared_stride + self.threads * self.local_stride
+    @property
+    def most_blocks(self) -> int:
+        """How many blocks a chunk may have."""
+        lanes = aligned(self.threads, 32)
         chunk_bytes = min(CHUNK_BYTES, self.budget.memory_bytes // 4)
-        size = max(1, min(LANES_PER_CHUNK // lanes, chunk_bytes // max(bytes_a_block, 1)))
-        size = aligned(size, self.blocks_that_stay_together())
+        size = min(LANES_PER_CHUNK // lanes, chunk_bytes // max(self.bytes_a_block, 1))
+        return aligned(max(1, size), self.blocks_that_stay_together())
+
+    @property
+    def bytes_a_block(self) -> int:
+        """The bytes of shared and local memory."""
+        return self.shared_stride + self.threads * self.local_stride
+
+    def chunks(self):
+        """The chunks in block order; with a warp order, in an order that its seed chooses.
+
+        Ends sooner where the blocks that are left have been shared out among processes.
+        """
+        name, size = self.kernel.name, self.most_blocks
         together = min(size, self.blocks)
         what = f"the shared and local memory of {together} block{'s'[: together > 1]}"
-        self.budget.charge(together * bytes_a_block, name, what)
+        self.budget.charge(together * self.bytes_a_block, name, what)
         starts = range(0, self.blocks, size)
         if self.warp_order is not None:
             self.budget.charge(8 * len(starts), name, "the order of its blocks")
             starts = np.array(starts)
             np.random.default_rng(self.warp_order).shuffle(starts)
         for first in map(int, starts):
-            self.budget.check(name, lambda first=first: f"block {first} of {self.blocks}")
-            yield Chunk(self, first, min(size, self.blocks - first))
+            if shared_out(self, first):
+                return
+            yield self.chunk(first, min(size, self.blocks - first))
+
+    def chunk(self, first: int, count: int) -> Chunk:
+        """The chunk of some blocks."""
+        self.budget.check(self.kernel.name, lambda: f"block {first} of {self.blocks}")
+        return Chunk(self, first, count)
 
     def blocks_that_stay_together(self) -> int:
         """Consecutive blocks that hold whole clusters."""
@@ -192,29 +212,44 @@ class Run:
             if len(stalled) == count and self.memory.version == before:
                 if any([chunk.clock.leap() for chunk in stalled]):
                     continue
-                raise stalled[0].hang()
+                if not stalled[0].missed_in_grid():
+                    raise stalled[0].hang()
+                for chunk in stalled:
+                    self.end_chunk(chunk)
+                return
+
+    def interrupted(self, where: str) -> Interrupted:
+        """The error of a launch that Ctrl-C has ended at some place."""
+        progress, seconds = self.progress, time.monotonic() - self.progress.start
+        return Interrupted(
+            f"{progress.name} was interrupted at {where}, with {progress.done:,} "
+            f"of {self.blocks:,} thread blocks done after {seconds:.1f} s. Arrays hold what "
+            "it had written until then"
+        )
 
     def run_chunk(self, chunk: Chunk, start: bool) -> bool:
         """Run a chunk as far as it gets; True when all of its threads have ended."""
         if start:
             for observer in self.observers:
                 observer.chunk_started(chunk.reports.machine)
+        began = time.process_time()
         try:
             ended = chunk.run()
         except KeyboardInterrupt as stop:
-            progress, seconds = self.progress, time.monotonic() - self.progress.start
-            raise Interrupted(
-                f"{progress.name} was interrupted at {chunk.where(stop)}, with {progress.done:,} "
-                f"of {self.blocks:,} thread blocks done after {seconds:.1f} s. Arrays hold what "
-                "it had written until then"
-            ) from None
+            raise self.interrupted(chunk.where(stop)) from None
         if not ended:
             return False
+        seconds = time.process_time() - began
+        self.kernel.learn(seconds / chunk.lanes.count, self.memory.read_and_written())
+        self.end_chunk(chunk)
+        return True
+
+    def end_chunk(self, chunk: Chunk) -> None:
+        """Tell observers of the end of a chunk, and free it."""
         self.progress.done += chunk.block_count
         for observer in self.observers:
             observer.chunk_finished(chunk.reports.machine)
         chunk.close()
-        return True
 
 
 def seed_from_environment() -> int | None:

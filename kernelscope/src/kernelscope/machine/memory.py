@@ -45,7 +45,8 @@ class GlobalMemory(FlatMemory):
     them, and back at its end. Of an array that the launch is given in parts, only these parts can
     be used, and those whose address was asked for.
 
-    recent, recent_writable: the last extent that an access met, [first, end).
+    recent, recent_writable: the last extent that an access met, [first, end). read, written: all
+    extents that accesses met. marks: notes each access for the processes that share a launch.
     """
 
     def __init__(self):
@@ -57,6 +58,9 @@ class GlobalMemory(FlatMemory):
         self._given: set[Allocation] = set()
         self._followed: set[Allocation] = set()
         self._kept: list[object] = []
+        self.read: set[tuple[int, int]] = set()
+        self.written: set[tuple[int, int]] = set()
+        self.marks = None
         self.ready()
 
     # -- what the launch may use ----------------------------------------------------------------
@@ -143,10 +147,24 @@ class GlobalMemory(FlatMemory):
             if extent[0] <= low and high <= extent[1]:
                 if reads:
                     self.recent = extent
+                    self.read.add(extent)
                 else:
                     self.recent_writable = extent
+                    self.written.add(extent)
                 return True
         return False
+
+    def read_and_written(self) -> set[str]:
+        """The names of the arrays that accesses have met in both ways."""
+        extents = self.read & self.written
+        if not extents:
+            return set()
+        return {b.name for b in self.buffers for e in extents if e[0] <= b.start < e[1]}
+
+    def extents_of(self, names: set[str]) -> set[tuple[int, int]]:
+        """The extents that hold the arrays of these names."""
+        places = [b.start for b in self.buffers if b.name in names]
+        return {e for e in self.extents for place in places if e[0] <= place < e[1]}
 
     def valid(self, address: np.ndarray, size: int, kind: str) -> np.ndarray:
         """(lanes,) bool: which accesses of `size` bytes are inside one array that allows them."""

@@ -16,11 +16,14 @@ from kernelscope.translate.control_flow import LANE, Block, Key
 
 from ..errors import OutOfTime
 from .access import Memory
+from .clock import Clock
 from .lanes import ChunkLanes, merged
 from .memory import scalar
 
 _FIRST_PROBE = 8  # backward jumps of a group before it is first asked whether it only spins
 _LAST_PROBE = 2048  # and the most between two questions
+_LONG_LOOP = 2048  # backward jumps of a group after which a clock that stands still goes on
+_LONG_WAIT = 32  # the same for groups that poll: after so many turns without a write
 _PROBE_JUMPS = 32  # backward jumps until a question is given up
 _PATIENCE = 256  # blocks with polling instructions until other groups get a turn
 _QUIET = 3  # after 2**_QUIET turns without a write, local memory is compared as well
@@ -53,11 +56,13 @@ class Scheduler:
     spinning: (key, places, version of memory) of groups in loops that only a write by another
     thread can end; stalled_at: the version of memory when the chunk last gave up;
     polls: blocks run since the last turn that looked at memory, `patience` the most of them;
-    polled: the last such block; spin_block: the block at which messages say that lanes spin.
+    quiet: (how many such turns, since which version of memory); polled: the last such block;
+    spin_block: the block at which messages say that lanes spin.
     """
 
-    def __init__(self, run, lanes: ChunkLanes, memory: Memory):
+    def __init__(self, run, lanes: ChunkLanes, memory: Memory, clock: Clock):
         self.budget, self.lanes, self.memory, self.globals = run.budget, lanes, memory, run.memory
+        self.clock = clock
         self.blocks, self.name = lanes.kernel.blocks, lanes.kernel.name
         self.team = None  # (places,) turn of each lane's warp, with a warp order
         if run.warp_order is not None:
@@ -73,6 +78,7 @@ class Scheduler:
         self.next_probe = _FIRST_PROBE
         self.polls, self.patience = 0, _PATIENCE
         self.turns, self.snapshot, self.snapshot_left = 0, None, 1
+        self.quiet = (0, -1)
         self.polled: Block | None = None
         self.spin_block: Block | None = None
 
@@ -134,8 +140,10 @@ class Scheduler:
                 self.spin_block, lanes.probe = self.polled if inside else block, None
                 return True
         if lanes.jumps >= self.next_probe:
-            lanes.probe = None
-            self.next_probe = lanes.jumps + min(lanes.jumps, _LAST_PROBE)
+            lanes.probe, wait = None, min(lanes.jumps, _LAST_PROBE)
+            if lanes.jumps >= _LONG_LOOP and self.clock.stands_still() and self.clock.leap():
+                wait = _PROBE_JUMPS  # the loop changes something else at each round
+            self.next_probe = lanes.jumps + wait
         return False
 
     def versions(self) -> tuple[int, int]:
@@ -192,6 +200,12 @@ class Scheduler:
     def give_up_polling(self) -> bool:
         """Start a new turn; True when the chunk only repeats itself: all of its groups spin."""
         self.polls, self.patience = 0, max(64, self.patience // 2)
+        quiet, since = self.quiet
+        self.quiet = (
+            (quiet + 1, since) if since == self.globals.version else (0, self.globals.version)
+        )
+        if quiet >= _LONG_WAIT and self.clock.stands_still() and self.clock.leap():
+            self.quiet = (quiet, self.globals.version)
         if self.repeats():
             version = self.globals.version
             for groups in (self.ready, self.aside, *self.queue):

@@ -4,12 +4,14 @@ Values arrive as arrays over the active lanes; `lanes` are their sorted lane ids
 table of 32 places a warp is filled first, so that an inactive source lane is visible as such.
 """
 
+import warnings
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 from kernelscope.translate.control_flow import LANE, Block, Key
 
+from ..errors import ShuffleWarning, levels_to_caller
 from .lanes import ChunkLanes, merged
 from .memory import scalar, spread
 from .reports import Reports
@@ -205,7 +207,34 @@ class Warps:
                 return value, np.bool_(True)
         result, inside, source, inactive = shuffle(mode, value, b, c, self.lanes.R[LANE])
         self.sources, self.reads_inactive = source, inactive
+        if inactive.any() and not self.reports.observers and not self.lanes.run.warned:
+            self.warn_of_absent(source, inactive)
         return result, inside
+
+    def warn_of_absent(self, source, inactive) -> None:
+        """Warn, once a launch, of lanes that read one which the mask names and which is not there.
+
+        A lane outside the mask is often read for a value that nobody uses: the upper half of
+        `if (lane < 8) x += __shfl_down_sync(0xff, x, 4)`.
+        """
+        block, lanes = self.reports.block, self.lanes.R[LANE]
+        if block.members is None:  # a shuffle without a mask
+            return
+        members = spread(self.members_of(block), lanes.size)
+        source = np.broadcast_to(source, lanes.size).astype(np.uint32)
+        absent = inactive & (members >> source & np.uint32(1) != 0)
+        if not absent.any():
+            return
+        self.lanes.run.warned = True
+        first, shuffle = int(np.argmax(absent)), block.instructions[0]
+        text = (
+            f"{self.lanes.kernel.name}, {block.instance.where(shuffle)}: "
+            f"{self.lanes.thread_text(lanes[first : first + 1])} reads lane {source[first]} of its "
+            f"warp, which the mask names and which does not take part (it has ended, is elsewhere, "
+            f"or the block has no such thread): on a GPU it gets any number. Use the value only "
+            f"where the lane exists, or let all lanes that the mask names shuffle"
+        )
+        warnings.warn(text, ShuffleWarning, stacklevel=levels_to_caller())
 
     def vote(self, mode, predicate, members):
         return vote(mode, predicate, self.lanes.R[LANE], members)
@@ -218,6 +247,18 @@ class Warps:
 
     def redux(self, mode, value, members):
         return reduce(mode, value, self.lanes.R[LANE], members)
+
+    def float_redux(self, fn, absent, value, members):
+        """redux.sync of floats: fn(a, b), for which `absent` changes nothing."""
+        lanes = self.lanes.R[LANE]
+        value, members = spread(value, lanes.size), spread(members, lanes.size)
+        table, base = _table(value, lanes, absent)
+        active = ballot(np.bool_(True), lanes, _ALL) & members
+        start, result = (lanes - base) & ~np.int64(31), np.full(lanes.size, absent)
+        for lane in range(32):
+            named = active >> np.uint32(lane) & np.uint32(1) != 0
+            result = fn(result, np.where(named, table[start + lane], absent))
+        return result
 
     def elect(self, members):
         return first_active(self.lanes.R[LANE], members)

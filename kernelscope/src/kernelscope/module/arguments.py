@@ -7,14 +7,13 @@ without a message. With strict checks both are refused. Without them the kernel 
 CuPy passes, and a warning names the trap.
 """
 
-import sys
 import warnings
 from functools import lru_cache
 
 import numpy as np
 from kernelscope.backend import is_device_array
 
-from ..errors import Advice, ArgumentError, ArgumentWarning, is_hidden
+from ..errors import Advice, ArgumentError, ArgumentWarning, levels_to_caller
 from ..ptx.c_types import NARROW_FLOATS
 from .signature import Entry, Parameter
 
@@ -38,11 +37,13 @@ def bind(kernel: str, entry: Entry, arguments, backend: str, strict: bool = True
     is passed as CuPy passes it, with an ArgumentWarning where the kernel reads another number.
     Raises ArgumentError naming the kernel, the parameter and the remedy.
     """
+    expected = entry.parameters
+    if not strict and is_array(arguments) and arguments.ndim and expected:
+        arguments = _items_of(kernel, arguments, len(expected))
     if not isinstance(arguments, (tuple, list)):
         raise ArgumentError(
             f"{kernel}: the arguments must come as a tuple; for a single one write (x,)"
         )
-    expected = entry.parameters
     if len(arguments) != len(expected):
         listed = ", ".join(parameter.text for parameter in expected) or "none"
         raise ArgumentError(
@@ -54,6 +55,25 @@ def bind(kernel: str, entry: Entry, arguments, backend: str, strict: bool = True
         refuse = _Refusal(kernel, position, parameter, strict)
         bound.append(_bind_one(refuse, parameter, value, backend))
     return bound
+
+
+def is_array(value) -> bool:
+    """Return whether a value is an array of NumPy or in GPU memory."""
+    return isinstance(value, np.ndarray) or _is_array_of_cupy(type(value)) or is_device_array(value)
+
+
+def _items_of(kernel: str, array, count: int) -> tuple:
+    """Return the arguments of a call `kernel(grid, block, (x))`, without a comma, as CuPy has them.
+
+    CuPy takes the items of any sequence: of an array those along its first axis, each of which is
+    passed by its address, and those beyond the parameters are not read.
+    """
+    if len(array) < count:
+        raise ArgumentError(
+            f"{kernel} takes {count} argument{'s' * (count != 1)}, and got an array in the place "
+            f"of the tuple, whose {len(array)} items are the arguments in CuPy. Write (x,)"
+        )
+    return tuple(array[item:] for item in range(count))
 
 
 class _Refusal:
@@ -74,29 +94,33 @@ class _Refusal:
         if self.strict:
             self(f"{problem}. " + remedy)
         text = f"{self.where}: {problem}. As in CuPy, {passed}. {remedy}"
-        warnings.warn(text, ArgumentWarning, stacklevel=_levels_to_caller())
+        warnings.warn(text, ArgumentWarning, stacklevel=levels_to_caller())
 
 
-def _levels_to_caller() -> int:
-    """Return the `stacklevel` with which a warning shows the line that called this package."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back and is_hidden(frame.f_code.co_filename):
-        level, frame = level + 1, frame.f_back
-    return level
+def _bind_texture(refuse, parameter: Parameter, value, backend: str):
+    """The handle of a texture object; on a GPU the object, whose handle CuPy passes."""
+    if parameter.size != 8 or parameter.is_struct:
+        refuse("got a texture object; it is for a parameter of type cudaTextureObject_t")
+    if backend == "gpu":
+        return value
+    if _is_cupys(type(value)):
+        refuse("got a texture object of CuPy's; the simulator takes those of kernelscope.texture")
+    return np.uint64(value.ptr)
 
 
 def _bind_one(refuse, parameter, value, backend):
-    kind = type(value)
-    is_array = isinstance(value, np.ndarray) or _is_array_of_cupy(kind) or is_device_array(value)
+    if type(value).__name__ in ("TextureObject", "SurfaceObject"):
+        return _bind_texture(refuse, parameter, value, backend)
+    array = is_array(value)
     known_pointer = parameter.ctype is not None and parameter.ctype.kind == "pointer"
     known_value = parameter.ctype is not None and not known_pointer
     if parameter.kind not in ("u64", "b64", "s64"):
         known_pointer, known_value = False, True
-    if known_pointer or (not known_value and (is_array or value is None)):
-        return _bind_pointer(refuse, parameter, value, is_array, backend)
+    if known_pointer or (not known_value and (array or value is None)):
+        return _bind_pointer(refuse, parameter, value, array, backend)
     if parameter.is_struct:
         return _bind_struct(refuse, parameter, value)
-    if is_array:
+    if array:
         if refuse.strict or not isinstance(value, np.ndarray) or value.ndim:
             refuse(
                 f"got an array of shape {value.shape}; this parameter is a single value. "
@@ -106,12 +130,12 @@ def _bind_one(refuse, parameter, value, backend):
     return _bind_scalar(refuse, parameter, value)
 
 
-def _bind_pointer(refuse, parameter: Parameter, value, is_array: bool, backend: str):
+def _bind_pointer(refuse, parameter: Parameter, value, array: bool, backend: str):
     if value is None:
         return None
     if isinstance(value, memoryview) and not refuse.strict:  # x.data, where CuPy has a pointer
-        value, is_array = np.asarray(value), True
-    if not is_array:
+        value, array = np.asarray(value), True
+    if not array:
         return _bind_address(refuse, value, backend)
     _check_place(refuse, value, backend)
     _check_dtype(refuse, parameter, value)

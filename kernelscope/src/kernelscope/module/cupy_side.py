@@ -154,4 +154,10 @@ class CupyModules:
         options = self.module.options
         headers = headers_of(self.module.code, self.module.folder, options)
         mark = (f"-DKERNELSCOPE_HEADERS=0x{closure_hash('', headers)[:15]}",) if headers else ()
-        return (*options, *standard_options(options), *include_options(self.module.folder), *mark)
+        return (
+            *options,
+            *standard_options(options),
+            *self.module._described.added,
+            *include_options(self.module.folder),
+            *mark,
+        )

@@ -3,6 +3,7 @@
 import os
 import re
 import threading
+import warnings
 from functools import cached_property
 
 from kernelscope.backend import BackendError, resolve_backend
@@ -18,17 +19,27 @@ from kernelscope.compile import (
     requested_arch,
     unset_uses,
 )
+from kernelscope.events import active_observers
 
-from ..errors import Advice, InputError, InputTypeError, KernelNotFoundError, did_you_mean
+from ..errors import (
+    Advice,
+    InputError,
+    InputTypeError,
+    KernelNotFoundError,
+    PortabilityWarning,
+    did_you_mean,
+    levels_to_caller,
+)
 from ..project import find_file, is_strict
 from ..ptx.demangle import demangle
 from ..ptx.dwarf import Reader
 from ..ptx.parser import parse
-from ..ptx.syntax import Module
+from ..ptx.syntax import Function, Module
 from .cupy_side import CupyModules, newer_arch, translated_cucomplex
+from .declared import declared_entry, has_large_headers
 from .kernel import GpuKernel, Kernel, SimulatorKernel
 from .limits import DEFAULT_SHARED_BYTES
-from .signature import read_entry
+from .signature import Entry, read_entry
 
 _MAKING = threading.RLock()  # threads make one program after the other
 _TEMPLATE_KERNEL = re.compile(
@@ -113,6 +124,8 @@ class RawModule:
             "translate_cucomplex": translate_cucomplex,
             "enable_cooperative_groups": enable_cooperative_groups,
         } | ({} if jitify is None else {"jitify": jitify})
+        self._noted = False  # whether a warning has named what is of nvcc
+        self.for_debug = False  # whether only observers that ask for the debug build will watch
         self._programs: dict[str, object] = {}
         self._kernels: dict[str, Kernel] = {}
         if self.name_expressions and self.kind != ".cu":
@@ -150,7 +163,7 @@ class RawModule:
         if self.kind == ".ptx":
             return Compiled(read_text(self.path))
         with call_budget():
-            return compile_ptx(
+            compiled = compile_ptx(
                 self.compiled_code,
                 self.name,
                 self.options,
@@ -159,6 +172,14 @@ class RawModule:
                 self.name_expressions,
                 self.folder,
             )
+        if compiled.lacked and not self._noted:
+            self._noted = True
+            text = (
+                f"{self.name}: {compiled.lacked} is of nvcc, and kernelscope gives it on the "
+                f"simulator and on a GPU. cupy.RawModule itself refuses this source"
+            )
+            warnings.warn(text, PortabilityWarning, stacklevel=levels_to_caller())
+        return compiled
 
     @property
     def folder(self) -> str | None:
@@ -218,13 +239,25 @@ class RawModule:
         """The build whose PTX describes the kernels: the debug build, which knows their C types.
 
         NVRTC makes it in a small part of the time of the optimised build, which stands in where
-        the code has no debug build; then no C type is known.
+        the code has no debug build; then no C type is known. It also stands in where large headers
+        take most of the time of either build, unless the debug build is asked for anyway.
         """
         with call_budget():  # one limit of time for both
+            if self._has_large_headers and not self._is_watched_in_debug():
+                return self.compiled()
             try:
                 return self.compiled("debug")
             except CompileError:
                 return self.compiled()
+
+    @cached_property
+    def _has_large_headers(self) -> bool:
+        on_simulator = self.backend == "simulator"
+        return on_simulator and self.kind == ".cu" and has_large_headers(self.code)
+
+    def _is_watched_in_debug(self) -> bool:
+        """Whether the debug build will run, as far as is known now."""
+        return self.for_debug or any(one.build == "debug" for one in active_observers())
 
     @cached_property
     def _ptx_module(self) -> Module:
@@ -267,7 +300,7 @@ class RawModule:
             raise KernelNotFoundError(self._not_found(name))
         self._check_definitions()
         function = self._ptx_module.functions[mangled]
-        entry = read_entry(function, self._debug_reader, self.name)
+        entry = self._entry(name, function)
         if self.backend == "gpu":
             return GpuKernel(self, name, entry, self._cupy.function(name))
         kernel = SimulatorKernel(self, name, entry)
@@ -278,6 +311,19 @@ class RawModule:
                 + self.large_shared_advice
             )
         return kernel
+
+    def _entry(self, name: str, function: Function) -> Entry:
+        """The description of a kernel, in a debug build where nothing else tells its C types."""
+        reader = self._debug_reader
+        if reader is None and self._has_large_headers:
+            entry = declared_entry(self, demangle(name), function)
+            if entry is not None:
+                return entry
+            try:
+                reader = Reader(parse(self.compiled("debug").ptx, bodies=False))
+            except CompileError:
+                pass  # the code has no debug build
+        return read_entry(function, reader, self.name)
 
     @cached_property
     def declared_shared_bytes(self) -> int:

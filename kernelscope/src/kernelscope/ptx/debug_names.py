@@ -141,7 +141,7 @@ def shared_arrays(source: SourceModule, sizes: Mapping[str, int]) -> dict[str, S
         if kind.dtype:
             found[name] = SharedArray(name, kind.dtype, kind.shape)
     fitting: dict[str, set[SharedArray]] = {}
-    for array in source.declared_arrays():
+    for array in source.declared_arrays(sizes):
         size = sizes.get(array.name)
         if size is not None and np.dtype(array.dtype).itemsize * int(np.prod(array.shape)) == size:
             fitting.setdefault(array.name, set()).add(array)

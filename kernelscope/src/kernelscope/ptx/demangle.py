@@ -6,6 +6,7 @@ from functools import lru_cache
 _LENGTH = re.compile(r"\d+")
 _START = re.compile(r"_ZN?[rVK]*(?:St)?")
 _COMPONENT = re.compile(r"L?(\d+)")
+_ARGUMENT = re.compile(r"L[a-z]n?\d+E")  # a number as a template argument: Li8E
 
 
 @lru_cache(maxsize=4096)
@@ -21,6 +22,8 @@ def demangle(name: str) -> str:
     while match := _COMPONENT.match(name, place):
         place = match.end() + int(match[1])
         last = name[match.end() : place]
+        if not start or "N" not in start[0]:
+            break  # what follows is its parameters' types
     return last or name
 
 
@@ -28,6 +31,9 @@ def _local(name: str) -> str:
     """The last component, that of a variable inside a function."""
     place, last = 2, name
     while place < len(name):
+        if match := _ARGUMENT.match(name, place):
+            place = match.end()
+            continue
         match = _LENGTH.match(name, place)
         if match is None:
             place += 1

@@ -16,6 +16,11 @@ from .variables import read_parameters, read_variables
 __all__ = ["ParseError", "parse"]
 
 _LINKAGE = (".visible", ".extern", ".weak", ".common")
+_VERSION = re.compile(r"[1-9]\.\d")
+_TARGET = re.compile(
+    r"sm_(?:1[0-3]|2[01]|3[0257]|5[023]|6[012]|7[025]|8[06-9]|90a?|1(?:0[0-3]|10|2[01])[af]?)"
+)
+_ADDRESS_SIZE = re.compile("64")
 _SPACES = (".global", ".const", ".shared", ".tex")
 
 
@@ -43,13 +48,13 @@ def parse(text: str, bodies: bool = True) -> Module:
 def _directive(tokens: Tokens, module: Module, word: str, bodies: bool, linkage: str) -> None:
     """One statement at the top of a module; `word` is its first, `linkage` the word before."""
     if word == ".version":
-        module.version = tokens.take()
+        module.version = _known(tokens, _VERSION, "a version of PTX, 1.0 to 9.9")
     elif word == ".target":
-        module.target = tokens.take()
+        module.target = _known(tokens, _TARGET, "an architecture, such as sm_80")
         while tokens.accept(","):
             module.debug |= tokens.take() == "debug"
     elif word == ".address_size":
-        tokens.take()
+        _known(tokens, _ADDRESS_SIZE, "64: addresses of 32 bits are of GPUs before sm_30")
     elif word == ".file":
         read_file(tokens, module)
     elif word == ".section":
@@ -66,6 +71,13 @@ def _directive(tokens: Tokens, module: Module, word: str, bodies: bool, linkage:
                 module.variables[variable.name] = variable
     elif word != ";":
         tokens.fail(f"unknown directive {word!r}")
+
+
+def _known(tokens: Tokens, pattern: re.Pattern, what: str) -> str:
+    """Take a word of a directive that says what the module is for."""
+    if not pattern.fullmatch(tokens.next):
+        tokens.fail(f"{tokens.next!r} is not {what}")
+    return tokens.take()
 
 
 def _section(tokens: Tokens, module: Module) -> None:

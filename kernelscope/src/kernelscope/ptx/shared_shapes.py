@@ -6,10 +6,11 @@ DWARF does not list the shared arrays of a function. Their extents are constant 
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from operator import add, floordiv, lshift, mul, sub
+from types import MappingProxyType
 
 import numpy as np
 
@@ -48,8 +49,13 @@ class SharedArray:
         return max(np.dtype(self.dtype).itemsize * prod(self.shape), 0)
 
 
-def declared_arrays(source: str, options: tuple[str, ...]) -> Iterator[SharedArray]:
-    """Yield the arrays of the __shared__ declarations whose extents can all be evaluated."""
+def declared_arrays(
+    source: str, options: tuple[str, ...], sizes: Mapping[str, int] = MappingProxyType({})
+) -> Iterator[SharedArray]:
+    """Yield the arrays of the __shared__ declarations whose extents can all be evaluated.
+
+    sizes: name -> bytes, from which one extent may follow, such as that of a template's parameter.
+    """
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
     constants = _constants(text, options)
     for match in _DECLARATION.finditer(text):
@@ -59,6 +65,10 @@ def declared_arrays(source: str, options: tuple[str, ...]) -> Iterator[SharedArr
             if name.startswith("[") or not dtype:
                 continue
             shape = [evaluate(extent.strip("[]"), constants) for extent in extents]
+            if len(shape) > 1 and shape.count(None) == 1:
+                rest = np.dtype(dtype).itemsize * prod(n for n in (*shape, *inner) if n is not None)
+                count, left = divmod(sizes.get(name, 0), max(rest, 1))
+                shape[shape.index(None)] = count if count and not left else None
             if None not in shape and min(shape, default=0) >= 0 and prod(shape) <= _MOST_ELEMENTS:
                 yield SharedArray(name, dtype, (*shape, *inner), bool(inner))
 

@@ -1,11 +1,15 @@
 """A PTX module beside the CUDA C file that it was compiled from."""
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from .dwarf import Reader
 from .shared_shapes import SharedArray, declared_arrays
 from .syntax import Instruction, Module, Position
+
+_LINE = re.compile(r'\s*#line\s+(\d+)\s*(?:"([^"]*)"\s*)?$')
+_MOST_LINES = 1 << 16  # whose numbers are believed
 
 
 def lines_of(text: str) -> list[str]:
@@ -15,6 +19,24 @@ def lines_of(text: str) -> list[str]:
     or U+2028 in a comment, and all numbers after it would be wrong.
     """
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def numbered(lines: list[str], name: str) -> tuple[str, ...]:
+    """Return the lines of a file by the numbers that `#line` gives them; "" where two have one."""
+    if not any(map(_LINE.match, lines)):
+        return tuple(lines)
+    found: dict[int, set[str]] = {}
+    number, own = 1, True
+    for text in lines:
+        if directive := _LINE.match(text):
+            number = int(directive[1])
+            own = own if directive[2] is None else directive[2].rpartition("/")[2] == name
+            continue
+        if own and number <= _MOST_LINES:
+            found.setdefault(number, set()).add(text)
+        number += 1
+    numbers = range(1, max(found, default=0) + 1)
+    return tuple(found[n].pop() if len(found.get(n, ())) == 1 else "" for n in numbers)
 
 
 class SourceModule:
@@ -49,16 +71,18 @@ class SourceModule:
     ):
         self.module, self.source, self.source_name = module, source, source_name
         self.options: tuple[str, ...] = tuple(options)
-        self.source_lines = tuple(lines_of(source))
         self.unset_uses, self.managed_shared = unset_uses, managed_shared
         self.headers = {name: tuple(lines_of(text)) for name, text in headers}
         self._own_lines: dict[int, tuple[Instruction, int]] = {}  # by id of the instruction
         self._inlined: dict[str, list[tuple[int, int, int, int]]] = {}  # by function
         self._file = source_name.rsplit("/", 1)[-1]
+        self.source_lines = numbered(lines_of(source), self._file)
 
-    def declared_arrays(self) -> Iterable[SharedArray]:
-        """The shared arrays that the source declares."""
-        return declared_arrays(self.source, self.options) if self.arrays is None else self.arrays
+    def declared_arrays(self, sizes: Mapping[str, int]) -> Iterable[SharedArray]:
+        """The shared arrays that the source declares; sizes: name -> bytes, of those that run."""
+        if self.arrays is not None:
+            return self.arrays
+        return declared_arrays(self.source, self.options, sizes)
 
     def in_words(self, text: str) -> str:
         """Return a message with the names of the source's language."""

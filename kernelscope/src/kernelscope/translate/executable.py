@@ -30,6 +30,10 @@ class Executable:
         self.specials: dict[int, str] = {slot: name for name, slot in _HIDDEN.items()}
         self.special_names: dict[str, int] = dict(_HIDDEN)
         self.unset: dict[int, str] = {}  # slots that may be read before they are written -> dtype
+        self.loops: dict[tuple, object] = {}  # of single lanes, see the room `scalar`
+        # What launches have shown: time of the processor, names of the arrays that it both reads
+        # and writes, and whether its blocks must run in one process.
+        self.seconds_a_lane, self.both, self.alone = 0.0, set(), False
         self.shared_bytes = 0
         self.shared_places: dict[str, tuple[int, Variable]] = {}
         self.dynamic_names: list[str] = []
@@ -71,6 +75,16 @@ class Executable:
         sizes = [aligned(v.size, max(v.align, 16)) for v in variables if v.space != "shared"]
         return sum(sizes) + 32 * len(functions)
 
+    def learn(self, seconds_a_lane: float, both: set[str]) -> None:
+        """Keep what some blocks of a launch have shown."""
+        self.seconds_a_lane = seconds_a_lane
+        self.both |= both
+
+    @cached_property
+    def reads_clock(self) -> bool:
+        """May it read a clock, whose value depends on how many blocks have run?"""
+        return "%clock" in self.program.ptx or "%globaltimer" in self.program.ptx
+
     def note_unset(self, live: int) -> None:
         """Registers that some path reads before any write: they start as zero."""
         for slot in range(live.bit_length()):
@@ -102,12 +116,21 @@ class Executable:
         raise UnsupportedInstruction(f"unknown symbol {name}")
 
     # -- calls ----------------------------------------------------------------------------------
+    def recursing(self, caller: Instance, callee: str) -> str:
+        """The name of the innermost function that calls itself, of those that run."""
+        while callee not in self.recursive and caller is not None:
+            callee, caller = caller.function.name, (caller.called_from or (None, None))[0]
+        return demangle(callee)
+
     def expand_call(self, caller: Instance, block: Block, callee: str) -> tuple[Key, Instance, int]:
         """(first key, instance, number of the call site) of a call; made when first reached."""
         call, fall = block.terminator.instruction, block.terminator.fall
         function = self.module.functions.get(callee)
         if function is None or not function.defined:
-            why = f"function {callee} has no body in this module"
+            why = (
+                f"function {demangle(callee)} has no body in this module, which is linked with no "
+                "other: define it in this source, or #include the file that does"
+            )
             if "cudaCDP" in callee:
                 why = "kernels that launch kernels are not simulated: launch them from the host"
             raise UnsupportedKernel(caller.complaint(call, why))
@@ -122,7 +145,8 @@ class Executable:
             if caller.depth >= MAX_CALL_DEPTH:
                 raise SimulatorError(
                     f"{MAX_CALL_DEPTH} nested calls at {caller.where(call)}: does the recursion "
-                    f"of {demangle(callee)} end? A GPU's stack of 1 KB a thread holds far fewer"
+                    f"of {self.recursing(caller, callee)} end? A GPU's stack of 1 KB a thread "
+                    "holds far fewer"
                 )
             live = self.blocks[fall].live_in
             instance = Instance(

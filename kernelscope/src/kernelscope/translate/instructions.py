@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 from kernelscope.ptx.registers import symbols_in
-from kernelscope.ptx.syntax import TYPE_BYTES, Instruction, Register, Selected
+from kernelscope.ptx.syntax import TYPE_BYTES, Instruction, Register, Selected, Vector
 
 from ..addresses import LOCAL_WINDOW, SHARED_WINDOW
 from ..errors import UnsupportedInstruction
@@ -21,13 +21,13 @@ from .memory_instructions import SPACES, memory_space
 from .operands import code_of, type_of
 
 # Nothing is left to do; bar: bar.warp, whose lanes are together here.
-_NOTHING = """
+NOTHING = """
     membar fence prefetch prefetchu pmevent discard applypriority setmaxnreg griddepcontrol brkpt
     bar
 """.split()
 # These are the same for signed and unsigned operands, and registers are kept unsigned.
-_WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
-_WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
+WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
+WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
 class Decoder(MatrixLines):
@@ -39,7 +39,7 @@ class Decoder(MatrixLines):
     def line(self, instruction: Instruction) -> str:
         """The Python statement of one instruction; raises UnsupportedInstruction."""
         root = instruction.opcode.split(".")[0]
-        if root in _NOTHING:
+        if root in NOTHING:
             for name in symbols_in(instruction.operands):
                 self.instance.place_of(name)
             return "pass"
@@ -50,7 +50,7 @@ class Decoder(MatrixLines):
     # -- registers only -------------------------------------------------------------------------
     def pure(self, instruction: Instruction) -> str:
         """A call of the operation table's function."""
-        opcode = _WRAPPING.sub(r"\1.u\2", instruction.opcode)
+        opcode = WRAPPING.sub(r"\1.u\2", instruction.opcode)
         operation = self.decoded(lookup, opcode)
         destination, *operands = instruction.operands
         sources = [self.read(o, t) for o, t in zip(operands, operation.sources, strict=True)]
@@ -76,6 +76,8 @@ class Decoder(MatrixLines):
         kind = type_of(instruction.opcode)
         if "b128" in instruction.opcode.split("."):
             values = ", ".join(self.read(half, "b64") for half in source.items)
+            if not isinstance(destination, Vector):  # `_`
+                return values
             return self.write_halves(destination, values)
         if isinstance(source, Register) and source.name.startswith(("%clock", "%globaltimer")):
             shift = 32 if source.name.endswith("_hi") else 0
@@ -112,7 +114,7 @@ class Decoder(MatrixLines):
         """Global addresses are generic ones already; shared and local have a window."""
         destination, source = instruction.operands
         kind = type_of(instruction.opcode)
-        window = _WINDOWS.get(memory_space(instruction.opcode))
+        window = WINDOWS.get(memory_space(instruction.opcode))
         text = self.read(source, kind)
         if window:
             sign = "-" if ".to." in instruction.opcode else "+"
@@ -151,26 +153,38 @@ class Decoder(MatrixLines):
                 return part.split("::")[0]
         raise UnsupportedInstruction(f"none of .{', .'.join(known)}")
 
-    @staticmethod
-    def check_sync(instruction: Instruction) -> None:
-        """Refuse the form without a member mask, which GPUs since sm_70 do not have."""
-        if "sync" not in instruction.opcode.split("."):
+    def target(self) -> int:
+        """The number of the module's architecture: 90 of sm_90a."""
+        return int("".join(filter(str.isdigit, self.instance.kernel.module.target)) or 0)
+
+    def need(self, least: int) -> None:
+        """Refuse an instruction that an older architecture than the module's does not have."""
+        if self.target() < least:
+            raise UnsupportedInstruction(f"sm_{least} and newer have it")
+
+    def is_masked(self, instruction: Instruction) -> bool:
+        """Whether the last operand is a member mask. Without .sync, the lanes that run together
+        take part, which GPUs since sm_70 do not have.
+        """
+        masked = "sync" in instruction.opcode.split(".")
+        if not masked and self.target() >= 70:
             raise UnsupportedInstruction("sm_70 and newer have it with .sync and a mask only")
+        return masked
 
     def _shfl(self, instruction: Instruction) -> str:
-        self.check_sync(instruction)
-        destination, *sources, _ = instruction.operands
+        destination, *sources = instruction.operands
         mode = self.mode(instruction, "up", "down", "bfly", "idx")
+        sources = sources[:-1] if self.is_masked(instruction) else sources
         value, b, c = (self.read(source, "b32") for source in sources)
         call = f"c.warps.shuffle({mode!r}, {value}, {b}, {c})"
         return self.write_pair(destination, ("b32", "pred"), call)
 
     def _vote(self, instruction: Instruction) -> str:
-        self.check_sync(instruction)
-        destination, predicate, members = instruction.operands
+        destination, predicate, *members = instruction.operands
         mode = self.mode(instruction, "all", "any", "uni", "ballot")
-        value = self.read(predicate, "pred")
-        call = f"c.warps.vote({mode!r}, {value}, {self.read(members, 'b32')})"
+        value, everyone = self.read(predicate, "pred"), self.constant(np.uint32(0xFFFFFFFF))
+        mask = self.read(members[0], "b32") if self.is_masked(instruction) else everyone
+        call = f"c.warps.vote({mode!r}, {value}, {mask})"
         return self.write(destination, "b32" if mode == "ballot" else "pred", call)
 
     def _match(self, instruction: Instruction) -> str:
@@ -184,11 +198,43 @@ class Decoder(MatrixLines):
     def _redux(self, instruction: Instruction) -> str:
         destination, value, members = instruction.operands
         kind = type_of(instruction.opcode)
+        if kind == "f32":
+            return self.float_redux(instruction)
         if kind not in ("u32", "s32", "b32"):
             raise UnsupportedInstruction(f"redux.sync of type .{kind}")
         mode = self.mode(instruction, "add", "min", "max", "and", "or", "xor")
         call = f"c.warps.redux({mode!r}, {self.read(value, kind)}, {self.read(members, 'b32')})"
         return self.write(destination, kind, call)
+
+    def float_redux(self, instruction: Instruction) -> str:
+        """redux.sync.min.f32 and .max, with .abs and .NaN."""
+        self.need(100)
+        destination, value, members = instruction.operands
+        mode = self.mode(instruction, "min", "max")
+        words = instruction.opcode.split(".")
+        name = f"{mode}.NaN.f32" if "NaN" in words else f"{mode}.f32"
+        text = self.read(value, "f32")
+        if "abs" in words:
+            text = f"{self.function('abs.f32', self.decoded(lookup, 'abs.f32').fn)}({text})"
+        function = self.function(name, self.decoded(lookup, name).fn)
+        absent = np.float32(np.nan)  # which loses
+        if "NaN" in words:
+            absent = np.float32(np.inf if mode == "min" else -np.inf)
+        members = self.read(members, "b32")
+        call = f"c.warps.float_redux({function}, {self.constant(absent)}, {text}, {members})"
+        return self.write(destination, "f32", call)
+
+    def _max(self, instruction: Instruction) -> str:
+        """With two sources as the operation table has it; with three, in two steps."""
+        if len(instruction.operands) == 3:
+            return self.pure(instruction)
+        self.need(100)
+        opcode, destination = instruction.opcode, instruction.operands[0]
+        a, b, c = (self.read(source, "f32") for source in instruction.operands[1:])
+        function = self.function(opcode, self.decoded(lookup, opcode).fn)
+        return self.write(destination, "f32", f"{function}({function}({a}, {b}), {c})")
+
+    _min = _max
 
     def _elect(self, instruction: Instruction) -> str:
         destination, members = instruction.operands

@@ -4,13 +4,29 @@ import itertools
 
 import numpy as np
 from kernelscope.isa.table import DTYPE
-from kernelscope.ptx.syntax import TYPE_BYTES, Address, Instruction, Register, Symbol, Vector
+from kernelscope.ptx.syntax import (
+    TYPE_BYTES,
+    Address,
+    Immediate,
+    Instruction,
+    Register,
+    Symbol,
+    Vector,
+)
 
 from ..errors import UnsupportedInstruction
 from ..isa import atomics
 from .operand_forms import VECTORS
 from .operands import OperandText, code_of, type_of
 
+_TEXTURES_REFUSED = {  # word of an opcode -> what it is of
+    "3d": "textures of three dimensions",
+    **dict.fromkeys(("a1d", "a2d"), "layered textures"),
+    **dict.fromkeys(("cube", "acube"), "cube maps"),
+    **dict.fromkeys(("level", "grad", "base"), "levels of mipmapped textures"),
+    **dict.fromkeys(("2dms", "a2dms"), "textures of several samples"),
+    "f16x2": "textures read as pairs of halves",
+}
 _COPIED_BYTES = (4, 8, 16)
 SPACES = ("global", "shared", "local", "param", "const")
 
@@ -29,12 +45,12 @@ def _item(kind: str) -> str:
     return f"{code_of(DTYPE[kind])}, {TYPE_BYTES[kind].bit_length() - 1}"
 
 
-def _item_type(opcode: str) -> str:
+def item_type(opcode: str) -> str:
     """The type of what a load or store moves: .b128 goes as two halves."""
     return "b64" if type_of(opcode) == "b128" else type_of(opcode)
 
 
-def _items(operand, opcode: str) -> tuple:
+def items_of(operand, opcode: str) -> tuple:
     """The registers of a load or store: as many as .v2 or .v4 says, two halves of .b128."""
     items = operand.items if isinstance(operand, Vector) else (operand,)
     count = next((n for word, n in VECTORS.items() if word in opcode.split(".")), 1)
@@ -42,6 +58,36 @@ def _items(operand, opcode: str) -> tuple:
     if len(items) != count:
         raise UnsupportedInstruction(f"{len(items)} registers, and {count} in its name")
     return items
+
+
+def texture_parts(instruction: Instruction) -> tuple:
+    """Return (type, coordinates' type, results, handle, coordinates) of a tex instruction.
+
+    Raises UnsupportedInstruction for another form, by the name of what it is of.
+    """
+    _, *parts = instruction.opcode.split(".")
+    for word, what in _TEXTURES_REFUSED.items():
+        if word in parts:
+            raise UnsupportedInstruction(f"{what} are not simulated")
+    dimensions = 1 if parts[:1] == ["1d"] else 2
+    known = parts[2:3] in (["f32"], ["s32"], ["u32"]) and parts[3:] in (["f32"], ["s32"])
+    if parts[:2] not in (["1d", "v4"], ["2d", "v4"]) or not known:
+        raise UnsupportedInstruction("only fetches of 32 bits in one or two dimensions")
+    if len(instruction.operands) != 2:
+        raise UnsupportedInstruction(f"{instruction.opcode} takes 2 operands")
+    results, source = instruction.operands
+    if not isinstance(results, Vector) or len(results.items) != 4:
+        raise UnsupportedInstruction("four results in braces")
+    if not isinstance(source, Address) or not isinstance(source.base, Register):
+        raise UnsupportedInstruction("texture references were removed in CUDA 12; pass an object")
+    places = source.extra[:dimensions]  # a fourth or second one fills up
+    values = (Register, Immediate)
+    registers = all(isinstance(one, Register) for one in results.items)
+    if source.offset or not registers or len(places) < dimensions:
+        raise UnsupportedInstruction("a handle and its coordinates in brackets")
+    if not all(isinstance(one, values) for one in places):
+        raise UnsupportedInstruction("coordinates are registers or literals")
+    return parts[2], parts[3], results.items, source.base, places
 
 
 class MemoryLines(OperandText):
@@ -78,7 +124,7 @@ class MemoryLines(OperandText):
 
     def _ld(self, instruction: Instruction) -> str:
         destination, source = instruction.operands[:2]
-        kind, items = _item_type(instruction.opcode), _items(destination, instruction.opcode)
+        kind, items = item_type(instruction.opcode), items_of(destination, instruction.opcode)
         space = self.space_of(instruction, source)
         if space == "parameter":
             return self.load_parameter(source, kind, items)
@@ -102,14 +148,24 @@ class MemoryLines(OperandText):
         )
 
     def _st(self, instruction: Instruction) -> str:
+        if instruction.opcode.startswith("st.bulk"):
+            return self.bulk_store(instruction)
         destination, source = instruction.operands[:2]
-        kind = _item_type(instruction.opcode)
-        values = ", ".join(self.read(item, kind) for item in _items(source, instruction.opcode))
+        kind = item_type(instruction.opcode)
+        values = ", ".join(self.read(item, kind) for item in items_of(source, instruction.opcode))
         space = self.space_of(instruction, destination)
         if space == "parameter":
             raise UnsupportedInstruction("a kernel cannot write to its parameters")
         where = repr(space), self.address(destination)
         return self.call("memory.store", instruction, *where, f"({values},)", _item(kind))
+
+    def bulk_store(self, instruction: Instruction) -> str:
+        """st.bulk: a number of bytes of shared memory become zero."""
+        self.need(100)
+        address, size, value = instruction.operands
+        if value != Immediate(0):
+            raise UnsupportedInstruction("its value can only be 0")
+        return self.call("memory.clear", instruction, self.address(address), self.read(size, "u64"))
 
     def _atom(self, instruction: Instruction) -> str:
         return self.atomic(instruction, instruction.operands[0], instruction.operands[1:])
@@ -143,14 +199,14 @@ class MemoryLines(OperandText):
         if memory_space(instruction.opcode) != "global":
             raise UnsupportedInstruction("a vector of atomics is for .global memory")
         operation = self.decoded(lambda opcode: atomics.operation(opcode, kind), instruction.opcode)
-        name, items = self.object("atom", operation), _items(operands[1], instruction.opcode)
+        name, items = self.object("atom", operation), items_of(operands[1], instruction.opcode)
         values = "".join(f"{self.read(item, kind)}, " for item in items)
         wanted = isinstance(destination, Vector)
         arguments = self.address(operands[0]), name, f"({values})", _item(kind), wanted
         call = self.call("memory.atomic_vector", instruction, *arguments)
         if not wanted:
             return call
-        return self.write_items(_items(destination, instruction.opcode), kind, call)
+        return self.write_items(items_of(destination, instruction.opcode), kind, call)
 
     def wide_atomic(self, instruction: Instruction, destination, operands) -> str:
         """atom.b128, whose values are pairs of 64-bit registers."""
@@ -158,7 +214,8 @@ class MemoryLines(OperandText):
         if "exch" not in parts and "cas" not in parts:
             raise UnsupportedInstruction(f"{instruction.opcode}: .b128 has .exch and .cas only")
         pairs = [
-            [self.read(half, "b64") for half in _items(o, instruction.opcode)] for o in operands[1:]
+            [self.read(half, "b64") for half in items_of(o, instruction.opcode)]
+            for o in operands[1:]
         ]
         values = "".join(f"({low}, {high}), " for low, high in pairs)
         where = repr(memory_space(instruction.opcode)), self.address(operands[0])
@@ -170,6 +227,9 @@ class MemoryLines(OperandText):
         if parts[:4] == ["cp", "async", "mbarrier", "arrive"]:
             counted = str("noinc" in parts)
             return self.mbarrier(instruction, "follow_copies", instruction.operands[0], counted)
+        if parts[:4] == ["cp", "async", "bulk", "prefetch"] and "tensor" not in parts:
+            self.need(90)
+            return "pass"
         if parts[:2] != ["cp", "async"] or "bulk" in parts:
             raise UnsupportedInstruction(f"{instruction.opcode}: only cp.async")
         if "commit_group" in parts:
@@ -196,6 +256,20 @@ class MemoryLines(OperandText):
         if len(rest) > 1 or rest and not hinted:
             return self.read(rest[0], "u32")
         return available
+
+    # -- textures -------------------------------------------------------------------------------
+    def _tex(self, instruction: Instruction) -> str:
+        """tex.1d and tex.2d of a texture object: four channels at one place."""
+        kind, coordinate_kind, results, handle, places = texture_parts(instruction)
+        coordinates = "".join(f"{self.read(place, coordinate_kind)}, " for place in places)
+        call = self.call(
+            "memory.fetch",
+            instruction,
+            self.read(handle, "u64"),
+            f"({coordinates})",
+            code_of(DTYPE[kind]),
+        )
+        return self.write_items(results, kind, call)
 
     # -- mbarrier objects -----------------------------------------------------------------------
     def _mbarrier(self, instruction: Instruction) -> str:

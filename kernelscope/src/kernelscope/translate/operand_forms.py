@@ -74,7 +74,9 @@ FORMS = {
     "shfl.sync": "=b32|pred b32 b32 b32 b32",
     "vote.sync": "=pred pred b32",
     "vote.sync.ballot": "=b32 pred b32",
-    **dict.fromkeys(("shfl", "vote"), "..."),  # refused: GPUs have them no more
+    "shfl": "=b32|pred b32 b32 b32",  # without a mask, of GPUs before sm_70
+    "vote": "=pred pred",
+    "vote.ballot": "=b32 pred",
     "match": "=b32 T b32",
     "match.all": "=b32|pred T b32",
     "redux": "=T T b32",
@@ -83,6 +85,7 @@ FORMS = {
     # memory
     **dict.fromkeys(("ld", "ldu"), "=T* address hint?"),
     "st": "address T* hint?",
+    "st.bulk": "address u64 number",
     "atom": "=T* address T* hint?",
     "atom.cas": "=T* address T* T* hint?",
     "red": "address T* hint?",
@@ -90,12 +93,14 @@ FORMS = {
     **dict.fromkeys(("prefetch", "prefetchu"), "address"),
     **dict.fromkeys(("discard", "applypriority"), "address number"),
     **dict.fromkeys(("pmevent", "setmaxnreg"), "number"),
+    "tex": "...",  # see texture_parts
     # asynchronous copies
     "cp.async": "address address number extent? hint?",
     **dict.fromkeys(("cp.async.commit_group", "cp.async.wait_all"), ""),
     "cp.async.wait_group": "number",
     "cp.async.mbarrier.arrive": "address",
-    **dict.fromkeys(("cp", "cp.async.bulk"), "..."),  # not simulated
+    "cp.async.bulk.prefetch.L2": "address u32 hint?",
+    **dict.fromkeys(("cp", "cp.async.bulk", "cp.async.bulk.prefetch.tensor"), "..."),  # no more
     # mbarrier objects
     "mbarrier.init": "address u32",
     "mbarrier.inval": "address",
@@ -159,7 +164,9 @@ def forms_of(opcode: str) -> tuple[Form, ...]:
     name = _name(opcode)
     try:
         if not name:
-            return (_form_of_row(opcode),)
+            form = _form_of_row(opcode)
+            three = opcode.startswith(("min.", "max.")) and opcode.endswith(".f32")
+            return (form, (*form, "f32")) if three else (form,)
         if name in _CHECKED:
             _CHECKED[name](opcode)
     except UnknownInstruction as error:

@@ -6,5 +6,5 @@ is an extra, `pip install kernelscope[triton]`, and is imported at the first cal
 
 from ..lazy import lazy
 
-_NAMES = {"call": "TritonCall compile run"}
+_NAMES = {"call": "TritonCall compile run", "text": "TextKernel"}
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

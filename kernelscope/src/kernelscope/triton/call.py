@@ -39,6 +39,7 @@ class TritonCall:
     config: dict[str, object]
     target: str
     options: object = field(repr=False)
+    ttgir: str = field(repr=False)  # Triton's own text, with the layout of each tensor
     scratch_bytes: int = field(default=0, repr=False)  # of global memory, for each program
 
     @property
@@ -257,5 +258,6 @@ def _compiled(fn, backend, target, meta, passed, extra, chosen) -> TritonCall:
         chosen,
         target,
         options,
+        data["ttgir"],
         data["global_scratch_size"],
     )

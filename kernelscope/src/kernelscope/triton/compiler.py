@@ -79,6 +79,8 @@ def _compile(fn, source, backend, options) -> tuple[dict, str]:
         module = source.make_ir(backend.target, options, *parts, context)
         for stage in STAGES:
             module = stages[stage](module, metadata)
+            if stage == "ttgir":
+                metadata["ttgir"] = str(module)
     except Exception as error:  # Triton's compiler raises exceptions of any type
         raise compile_error(fn, error) from error
     return metadata, _ASSEMBLY.sub(lambda found: _LINE.sub("", found[0]), module)

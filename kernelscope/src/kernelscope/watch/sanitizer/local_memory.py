@@ -91,13 +91,14 @@ class LocalMemory:
         byte, value = int(address[places[0]]), event.instruction.operands[0]
         if not isinstance(value, Register):
             return False
-        if not any(byte in one for one in self.arrays.structs(event)):
+        array = holding(self.arrays.around(event), byte)
+        # What is in no variable is the compiler's own copy of a struct that is passed by value.
+        if array is not None and not any(byte in one for one in self.arrays.structs(event)):
             return False
         if self.values.sets_bits(event.instruction):
             return True
         if not self.values.only_copied(event.instruction, value.name):
             return False
-        array = holding(self.arrays.around(event), byte)
         where = element(array, byte) if array is not None else NOWHERE
         function = self.values.function_of(event.instruction).name
         self.copied[function, value] = lanes[places], where

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from kernelscope.events import (
     CLUSTER_BARRIER,
+    GRID_BARRIER,
     Access,
     BarrierEvent,
     FaultEvent,
@@ -28,7 +29,8 @@ from .races.ordering import ChunkOrder
 from .races.shared_races import SharedRaces
 from .races.shared_state import Context, LaneStamps
 from .refusals import leaving, nearest, refused
-from .traits import MEETINGS, InstructionTraits
+from .traits import MEETINGS, InstructionTraits, is_fence
+from .unset.copies import Copies
 from .unset.registers import Registers
 from .unset.unassigned import RegisterPlan, plan_of
 
@@ -54,6 +56,7 @@ class _ChunkState:
         self.shared = SharedRaces(machine, naming, lines)
         self.local = LocalMemory(machine, lanes, naming)
         self.registers = Registers(machine, lanes, naming, plan, self.local) if plan else None
+        self.copies = Copies(self.local.values)
         self.exits = Exits(machine, lanes, naming)
         self.lanes: list[LaneStamps] = []  # those of the last few events
 
@@ -82,16 +85,15 @@ class Sanitizer(Observer):
     stop the kernel: refused stores are dropped and refused loads give zeros. What orders accesses
     is in `races.ordering`: barriers, mbarriers, __syncwarp(), fences with atomics; not shuffles and
     votes. Acquiring an inter-block lock without a following fence usually works on current GPUs,
-    but the memory model does not guarantee it; reported as a warning. The same holds for a flag; a
-    block barrier serves as the fence. Volatile accesses are in no race with each other, for they
-    may be flags; `races.flags` has the two exceptions.
+    but the memory model does not guarantee it; reported as a warning. The same holds for a flag,
+    and inside a block; a block barrier serves as the fence. Volatile accesses may be flags or data;
+    `races.flags` says which, and when they are in a race with each other.
     What it does not judge: an unset local variable that the compiler has replaced by a constant,
     where neither its warnings nor the source tell; what printf prints; a barrier that threads left
     the kernel before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's
-    headers; members of a struct that is passed by value, in the function that gets it; volatile
-    shared memory in a program with a fence, taken for flags; bulk copies. `pointers` says which
-    accesses that leave their array are found inside shared and local memory. In global memory an
-    index finds nothing but its own array for 32 MiB around it.
+    headers; members of a struct that is passed by value, in the function that gets it; bulk copies.
+    `pointers` says which accesses that leave their array are found inside shared and local memory.
+    In global memory an index finds nothing but its own array for 32 MiB around it.
 
     `findings` is a list of Finding, equal ones merged, over all launches inside the `with`.
     """
@@ -141,7 +143,7 @@ class Sanitizer(Observer):
         self._plan = plan_of(launch.source, launch.kernel) or None
         functions = launch.source.module.functions.values()
         opcodes = {one.opcode for function in functions for one in function.body}
-        self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
+        self._has_fences = any(map(is_fence, opcodes))
         self._may_miss = Exits.concern(functions)
         self.found.source_lines, self.found.source = launch.source_lines, launch.source
         names = [b.name for b in launch.buffers if b.space == "global"]
@@ -219,9 +221,8 @@ class Sanitizer(Observer):
             number = event.machine.operand(event.instruction, operands[0], event.lanes.size)
             order.arrive(event.lanes, number, self._tick())
         else:  # barrier.cluster.arrive
-            releases = ".relaxed" not in event.instruction.opcode
-            time = self._tick() if releases else None
-            order.at_cluster().arrive(event.lanes, event.machine.cluster_arrivals, time)
+            time = None if ".relaxed" in event.instruction.opcode else self._tick()
+            order.arrive_at_cluster(event.lanes, event.machine.cluster_arrivals, time)
 
     def _use_phase(self, event: InstructionEvent, what: str) -> None:
         """An arrival at the phase of an mbarrier, or the question whether one is complete."""
@@ -261,26 +262,51 @@ class Sanitizer(Observer):
                 access = self._within_variable(access, event, state)
             if access.space == "local":
                 state.local.access(access, event, self._last_line)
+                if state.copies.loads and access.kind == "store":
+                    self._store_copy(access, event, state, None)
                 continue
             if state.local.copied and access.kind == "store":
                 state.local.leave(access, event, self._last_line)
             time = self._tick()
-            if traits.block_fence and access.kind != "load":  # a release: a fence, and then a store
-                self._fence(event, traits, time)
+            if traits.releases:  # a fence, and then a store
                 time = self._tick()
             is_global = access.space == "global"
-            strong = traits.atomic or traits.volatile and (is_global or self._has_fences)
+            strong = traits.atomic or traits.volatile
             lanes = state.lanes_of(access.lanes)
             values = partial(event.machine.stored, event.instruction, access, event.lanes.size)
-            context = Context(self._last_line, time, state.order, lanes, strong, traits, values)
+            context = Context(
+                self._last_line, time, state.order, lanes, strong, traits, values, state.copies
+            )
             if strong:
-                self._publish(access, state, time)
+                self._publish(access, state, time, self._may_lock(event, traits), traits)
             if is_global:
                 self._global.access(access, context)
             elif traits.copy == "issue":
                 state.shared.start_copy(access, context)
             else:
                 state.shared.access(access, context)
+            if state.copies.loads and access.kind == "store":
+                self._store_copy(access, event, state, context)
+
+    def _store_copy(self, access, event: InstructionEvent, state: _ChunkState, context) -> None:
+        """A store of what was loaded from shared memory before it was written, by some lanes."""
+        found = state.copies.lacking(event.instruction, access.lanes)
+        if found is None:
+            return
+        lacking, where = found
+        if access.space == "local":
+            state.local.lose(access, 0, 1, lacking)
+        elif access.space == "shared":
+            state.shared.forget(access, lacking, context)
+        else:
+            lanes = access.lanes[lacking] + state.order.first_lane
+            said = (
+                f"{self._naming.who(lanes[0])} copies {where.text} to global memory, and nothing "
+                "has written it yet: its value is whatever was in shared memory before"
+            )
+            remedy = f"write {where.array} before it is read, for example zero"
+            how = {"remedy": remedy}
+            self._naming.report("uninitialised-read", self._last_line, said, lanes, where, **how)
 
     def _refused(self, access, event: InstructionEvent, state: _ChunkState) -> None:
         arrays = state.local.arrays.around(event) if access.space == "local" else ()
@@ -312,22 +338,36 @@ class Sanitizer(Observer):
         self.found.add(leaving(access, wrong, self._last_line, self._naming, first_lane, array))
         return replace(access, valid=~wrong if access.valid is None else access.valid & ~wrong)
 
-    def _publish(self, access, state: _ChunkState, time: int) -> None:
+    def _may_lock(self, event: InstructionEvent, traits: InstructionTraits) -> bool:
+        """May an atomic take a lock? An exchange whose result nobody uses frees one."""
+        if not (self._has_fences and traits.exchange):
+            return self._has_fences and traits.swap
+        values = self._bounds.origins.values
+        sites = event.machine.running(event.instruction, event.lanes.size)
+        return any(values.result_is_used(event.instruction, site) for site in sites)
+
+    def _publish(
+        self, access, state: _ChunkState, time: int, lock: bool, traits: InstructionTraits
+    ) -> None:
         lanes = access.lanes + state.order.first_lane
         address = access.address.view(np.int64)
-        writes = access.kind != "load"
-        if access.space == "global":
-            self._global.publications.strong(lanes, address, time, writes)
-        else:
+        how = {"writes": access.kind != "load", "lock": lock, "releases": traits.releases}
+        every = [(state.order.publications, access.lanes)]
+        if access.space != "global":
             address = address | 1 << 62  # another memory than the global one
-        state.order.publications.strong(access.lanes, address, time, writes)
+        elif not traits.narrow:
+            every.append((self._global.publications, lanes))
+        for publications, who in every:
+            publications.strong(who, address, time, **how)
+            if traits.acquires:
+                publications.acquire_at(who, address, self._tick())
 
     def _fence(self, event: InstructionEvent, traits: InstructionTraits, time: int) -> None:
         order = self._chunks[event.machine].order
         order.publications.fence(event.lanes, time)
         if traits.fence:
             self._global.publications.fence(event.lanes + order.first_lane, time)
-            if event.machine.clustered and not event.accesses:
+            if event.machine.clustered:
                 order.at_cluster().fence(event.lanes, time)
 
     def _wait_for_copies(self, event: InstructionEvent) -> None:
@@ -389,6 +429,8 @@ class Sanitizer(Observer):
         if event.barrier == CLUSTER_BARRIER:
             for _, lanes in event.arrivals:
                 state.order.at_cluster().wait(lanes, event.machine.cluster_arrivals)
+                state.order.publications.barrier(lanes, self._tick())
+            self._global.publications.barrier(event.blocks, self._tick())
         else:
             state.order.barrier(event.arrivals, event.barrier, self._tick())
             self._global.publications.barrier(event.blocks, self._tick())
@@ -429,12 +471,15 @@ class Sanitizer(Observer):
         members = sorted(members, key=lambda m: m[1].size)
         lines = [line for line, _ in members]
         lanes = members[0][1] + state.order.first_lane
-        waits = " and ".join(
-            f"{who.size} thread{'s' * (who.size > 1)} at line {line}" for line, who in members
-        )
+        waits = []
+        for i, (line, who) in enumerate(members):
+            where = f"line {line}"
+            if lines.count(line) > 1:  # two barriers, or two calls of one
+                where = f"{'another' if line in lines[:i] else 'one'} barrier of line {line}"
+            waits.append(f"{who.size} thread{'s' * (who.size > 1)} at {where}")
         said = (
             f"threads of block {self._naming.thread(lanes[0])[0]} meet at different barriers: "
-            f"{waits}; which threads pass together is then an accident"
+            f"{' and '.join(waits)}; which threads pass together is then an accident"
         )
         how = {"count": blocks, "other_line": lines[-1]}
         self._naming.report("divergent-barrier", lines[0], said, lanes, **how)
@@ -463,6 +508,8 @@ class Sanitizer(Observer):
         opcode = event.instruction.opcode if event.instruction is not None else ""
         missed = event.kind == "divergent-barrier" and opcode.startswith(MEETINGS)
         remedy = _ALL_LANES if missed else ""
+        if GRID_BARRIER in event.message:
+            remedy = "let all blocks of the grid reach grid.sync(), or none"
         place, called = (event.array, event.index), self.found.calls({event.call_line} - {line})
         self.found.event = None  # that of another instruction
         finding = Finding(event.kind, line, event.message, threads, *place, remedy=remedy)

@@ -18,12 +18,19 @@ class InstructionTraits:
     parameter: bool  # ld.param and st.param: call arguments, nobody else's business
     atomic: bool  # atomics and accesses with a memory order, in any space
     swap: bool
-    narrow: bool  # an atomic that only threads of its own block may rely on
+    exchange: bool
+    narrow: bool  # an atomic, load or store that only threads of its own block may rely on
     volatile: bool
     decides: bool  # a volatile load that may decide a branch: it may wait for a flag
+    waits: (
+        bool  # a volatile load that may end the loop it is in, or feeds an atomic: it reads a flag
+    )
     updates: bool  # a volatile load whose value is computed with and stored again
+    in_place: bool  # and to the same address
     fence: bool  # of the device at least
     block_fence: bool  # of any scope
+    releases: bool  # an access that publishes what came before it
+    acquires: bool  # an access that what follows comes after
     meeting: bool
     shuffle: bool
     warp_barrier: bool  # __syncwarp()
@@ -43,21 +50,23 @@ class InstructionTraits:
         parts = opcode.split(".")
         root = parts[0]
         ordered = any(part in _STRONG for part in parts)
-        block_only = "cta" in parts
-        releases = root in ("atom", "red", "st", "ld") and any(
-            part in ("acquire", "release", "acq_rel") for part in parts
-        )
+        block_only, is_access = "cta" in parts, root in ("atom", "red", "st", "ld")
         reads_flag = root == "ld" and "volatile" in parts
         return cls(
             parameter="param" in opcode,
             atomic=root in ("atom", "red") or ordered and root in ("ld", "st") or _shares(parts),
             swap=root == "atom" and "cas" in parts,
-            narrow=root in ("atom", "red") and block_only,
+            exchange=root == "atom" and "exch" in parts,
+            narrow=is_access and block_only,
             volatile="volatile" in parts,
             decides=reads_flag and values.decides(instruction),
+            waits=reads_flag and values.waits(instruction),
             updates=reads_flag and values.returns_to_memory(instruction),
-            fence=(root in ("membar", "fence") or releases) and not block_only,
-            block_fence=root in ("membar", "fence") or releases,
+            in_place=reads_flag and values.updates_in_place(instruction),
+            fence=root in ("membar", "fence") and not block_only,
+            block_fence=root in ("membar", "fence"),
+            releases=is_access and ("release" in parts or "acq_rel" in parts),
+            acquires=is_access and ("acquire" in parts or "acq_rel" in parts),
             meeting=opcode.startswith(MEETINGS),
             shuffle=root == "shfl",
             warp_barrier=opcode.startswith("bar.warp.sync"),
@@ -65,6 +74,15 @@ class InstructionTraits:
             copy=_part_of_copy(opcode),
             phase=_use_of_phase(parts),
         )
+
+
+def is_fence(opcode: str) -> bool:
+    """Is this a fence of any scope, or an access that acts as one?"""
+    root, *parts = opcode.split(".")
+    if root in ("membar", "fence"):
+        return True
+    ordered = any(part in ("acquire", "release", "acq_rel") for part in parts)
+    return ordered and root in ("atom", "red", "st", "ld")
 
 
 def _part_of_copy(opcode: str) -> str:

@@ -95,7 +95,9 @@ class GlobalRaces(SharedState):
         ordered, met, taken = np.zeros((3, prior.size), bool)
         one = time[inside], earlier[inside], lane[inside]
         ordered[inside] = order.barrier_orders(*one) | order.warp_orders(*one)
-        ordered[inside] |= order.phase_orders(*one) | order.publications.orders(*one)
+        ordered[inside] |= order.phase_orders(*one)
+        fenced, taken[inside] = order.publications.relation(*one)
+        ordered[inside] |= fenced
         met[inside] = order.only_met(*one)
         outside = ~inside
         if outside.any():
@@ -105,9 +107,7 @@ class GlobalRaces(SharedState):
                 lane_of(prior[outside]) // self.per_block,
                 lane[outside] // self.per_block + first,
             )
-            taken[outside] = self.publications.orders(*pairs)
-            if taken.any():
-                ordered[outside] = self.publications.orders(*pairs, fenced=True)
+            ordered[outside], taken[outside] = self.publications.relation(*pairs)
         return ordered | order.cluster_orders(time, earlier, lane), met, taken
 
     def remedy(self, hazard: str, earlier: int, later: int) -> str:

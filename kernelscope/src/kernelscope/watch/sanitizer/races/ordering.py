@@ -58,6 +58,8 @@ class ChunkOrder:
         """
         if self.phases is not None:
             self.phases.meet(np.concatenate([lanes for _, lanes in arrivals]))
+        if self.publications.single.fresh:
+            self.publications.barrier(np.concatenate([lanes for _, lanes in arrivals]), time)
         counted = any(len(instruction.operands) > 1 for instruction, _ in arrivals)
         count = sum(lanes.size for _, lanes in arrivals)
         if not counted and count == np.count_nonzero(self.alive):
@@ -116,8 +118,15 @@ class ChunkOrder:
         """The barriers of clusters, made when the first thread comes to one."""
         if self.clusters is None:
             cluster = np.repeat(self.cluster_of_block, self.per_block)
-            self.clusters = ClusterBarriers(self.lanes, cluster)
+            self.clusters = ClusterBarriers(self.lanes, cluster, self.per_block)
         return self.clusters
+
+    def arrive_at_cluster(self, lanes: np.ndarray, phase: np.ndarray, time: int | None) -> None:
+        """Lanes arrive at the barrier of their cluster; arguments as of ClusterBarriers.arrive."""
+        passed = np.full(lanes.size, self.passed_by_all)
+        if self.passed is not None:
+            passed = self.passed[lanes] if self.released is None else passed * 0
+        self.at_cluster().arrive(lanes, phase, passed, time)
 
     def cluster_orders(self, time, earlier, later) -> np.ndarray:
         """(n,) bool; lanes counted through the chunk. Those outside of it are not ordered."""
@@ -137,6 +146,7 @@ class ChunkOrder:
         """Lanes of warps meet; see WarpMeetings.meet. orders_memory: it is __syncwarp()."""
         if orders_memory:
             self.synced.meet(lanes, members, self.alive, time)
+            self.publications.barrier(lanes, time)
         self.met.meet(lanes, members, self.alive, time)
 
     def barrier_orders(self, time, earlier, later) -> np.ndarray:
@@ -162,26 +172,33 @@ class ClusterBarriers:
     """Barriers of clusters of blocks, at which threads first arrive and later wait.
 
     What a thread does between the two is not ordered by that barrier. Nobody waits for a thread
-    that has ended, and what it did after its last arrival is ordered before nothing.
+    that has ended, and what it did after its last arrival is ordered before nothing: but for what a
+    barrier of its block ordered before an arrival of another thread there.
     """
 
     _KEPT = 4  # phases: a thread can be two ahead of another
 
-    def __init__(self, lanes: int, cluster_of_lane: np.ndarray):
-        self.cluster = cluster_of_lane
+    def __init__(self, lanes: int, cluster_of_lane: np.ndarray, per_block: int):
+        self.cluster, self.per_block = cluster_of_lane, per_block
+        self.passed = np.zeros((self._KEPT, lanes // per_block), np.int64)  # by phase and block
         self.arrived = np.zeros((self._KEPT, lanes), np.int64)  # when, by phase
         self.arrivals = np.zeros(lanes, np.int64)  # how many
         self.released = np.ones(lanes, np.int64)  # what each did before it is ordered by arrivals
         self.phase = np.zeros(lanes, np.int64)  # the last one waited for
 
-    def arrive(self, lanes: np.ndarray, phase: np.ndarray, time: int | None) -> None:
-        """phase: (all lanes,) how often each has arrived.
+    def arrive(
+        self, lanes: np.ndarray, phase: np.ndarray, passed: np.ndarray, time: int | None
+    ) -> None:
+        """phase: (all lanes,) how often each has arrived; passed: when each of these lanes last
+        passed a barrier of its block.
 
         time: None for an arrival that is relaxed. It tells the others that the thread has started,
         and orders nothing that the thread did since its last fence or releasing arrival.
         """
         self.arrivals[lanes] = phase[lanes]
         released = self.released[lanes] if time is None else time
+        passed = np.where(passed <= released, passed, 0)
+        np.maximum.at(self.passed, (phase[lanes] % self._KEPT, lanes // self.per_block), passed)
         self.released[lanes] = released
         self.arrived[phase[lanes] % self._KEPT, lanes] = released
 
@@ -196,7 +213,9 @@ class ClusterBarriers:
         """(n,) bool: did a barrier of their cluster come between?"""
         phase = np.minimum(self.phase[later], self.arrivals[earlier])  # fewer: it has ended
         before = self.arrived[phase % self._KEPT, earlier]
-        return (self.cluster[earlier] == self.cluster[later]) & (time < before)
+        by_block = self.passed[self.phase[later] % self._KEPT, earlier // self.per_block]
+        known = (time < before) | (time < by_block) & (self.phase[later] > 0)
+        return (self.cluster[earlier] == self.cluster[later]) & known
 
 
 @dataclass(slots=True)
@@ -204,29 +223,36 @@ class _Taking:
     """Strong accesses of a block at one address, one for each state that was published there.
 
     first, last: the times of the first and of the last access to this state; acquired: the time of
-    the fence or barrier that follows the first one, or NEVER_ACQUIRED.
+    the fence or barrier that follows the first one, or NEVER_ACQUIRED; lock: was it an atomic that
+    may take a lock?
     """
 
     first: int
     last: int
     acquired: int
+    lock: bool
 
 
 class Publications:
     """Order between blocks: writes, a fence, and an atomic that another block reads afterwards.
 
     The rule: an access of block A is ordered before one of block B when A, after its access, ran
-    __threadfence() (or a releasing atomic) and then an atomic or volatile write at an address
-    where B, before its own access and after A's atomic, did an atomic or volatile access and then
-    a fence. That covers tickets ("the last block to finish"), flags and locks. A fence by one
-    thread after a block barrier counts for its block. On B's side a barrier of its block does as
-    well as a fence: CUDA's own example of tickets has no more. The order goes on through further
-    blocks: one that has taken what A gave, and then gives, gives what A did too.
+    __threadfence() and then an atomic or volatile write (or one that releases, without a fence) at
+    an address where B, before its own access and after A's atomic, did an atomic or volatile access
+    and then a fence (or one that acquires). That covers tickets ("the last block to finish"), flags
+    and locks. A fence by one thread after a block barrier counts for its block. On B's side a
+    barrier of its block does as well as a fence: CUDA's own example of tickets has no more. The
+    order goes on through further blocks: one that has taken what A gave, and then gives, gives what
+    A did too.
+
+    A lock that A itself took without a fence after it orders only this way round: had B taken it
+    first, B's accesses would not be ordered before A's. So such an order counts as unfenced too.
     """
 
     def __init__(self, per_block: int):
         self.per_block = per_block
         self.fences: dict[int, int] = {}  # block -> time of its last fence
+        self.released: dict[tuple[int, int], int] = {}  # (block, address) -> of its last release
         # block -> address -> (time of the fence, time of the write), one for each fence
         self.given: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
         self.taken: dict[int, dict[int, list[_Taking]]] = defaultdict(dict)  # block -> address
@@ -244,43 +270,69 @@ class Publications:
         for one in self.fresh.pop(block, ()):
             one.acquired = time
 
+    def acquire_at(self, lanes: np.ndarray, addresses: np.ndarray, time: int) -> None:
+        """Accesses that acquire: they order what their blocks have taken there, and no more."""
+        if not self.fresh:
+            return
+        pairs = np.unique(np.stack([addresses, lanes // self.per_block]), axis=1)
+        for address, block in pairs.T.tolist():
+            last = self.taken[block][address][-1:] if address in self.taken[block] else ()
+            for one in last:
+                one.acquired = min(one.acquired, time)
+                self.fresh[block] = [other for other in self.fresh[block] if other is not one]
+                if not self.fresh[block]:
+                    del self.fresh[block]
+
     def barrier(self, blocks: np.ndarray, time: int) -> None:
-        """Blocks, by their numbers in the grid, passed a barrier."""
+        """Blocks, by their numbers, passed a barrier."""
         if self.fresh:
             for block in blocks.tolist():
                 self.acquire(block, time)
 
-    def strong(self, lanes, addresses, time: int, writes: bool) -> None:
-        """Atomic or volatile accesses at global addresses; of use only after a first fence."""
-        if not self.fences:
+    def strong(self, lanes, addresses, time: int, writes: bool, lock: bool, releases: bool) -> None:
+        """Atomic or volatile accesses; of use only after a first fence or release, or where they
+        may take a lock.
+        """
+        if not (self.fences or self.given or lock or releases):
             return
         pairs = np.unique(np.stack([addresses, lanes // self.per_block]), axis=1)
         for address, block in pairs.T.tolist():
-            self._take(block, address, time)
-            if writes and block in self.fences:
+            self._take(block, address, time, lock)
+            if not writes:
+                continue
+            if releases:
+                self.released[block, address] = time - 1
+            fence = max(self.fences.get(block, 0), self.released.get((block, address), 0))
+            if fence:
                 given = self.given[block].setdefault(address, [])
-                if not given or given[-1][0] != self.fences[block]:
-                    given.append((self.fences[block], time))
+                if not given or given[-1][0] != fence:
+                    given.append((fence, time))
                     self.newest[address] = time
 
-    def _take(self, block: int, address: int, time: int) -> None:
+    def _take(self, block: int, address: int, time: int, lock: bool) -> None:
         takings = self.taken[block].setdefault(address, [])
         # Atomics of one instruction are done in the order of the blocks.
         if takings and self.newest.get(address, -1) < takings[-1].last:
             takings[-1].last = time
             return
-        takings.append(_Taking(time, time, NEVER_ACQUIRED))
+        takings.append(_Taking(time, time, NEVER_ACQUIRED, lock))
         self.takers[address].add(block)
         self.fresh[block].append(takings[-1])
+
+    def relation(self, time, earlier, later) -> tuple[np.ndarray, np.ndarray]:
+        """Two (n,) bool as `orders` has them: where fences stand on both sides, and in all."""
+        fenced = self.orders(time, earlier, later, fenced=True)
+        return fenced, fenced if fenced.all() else self.orders(time, earlier, later)
 
     def orders(
         self, time: np.ndarray, earlier: np.ndarray, later: np.ndarray, fenced: bool = False
     ) -> np.ndarray:
         """(n,) bool for accesses at `time` by block `earlier`, followed now by block `later`.
 
-        fenced: only where a fence follows the atomic or volatile access of `later`.
+        fenced: only where a fence follows the atomic or volatile access of `later`, and where one
+        followed when `earlier` took the lock that they share.
         """
-        if not self.fences:
+        if not self.given:
             return np.zeros(time.size, bool)
         cases, place = np.unique(np.stack([time, earlier, later]), axis=1, return_inverse=True)
         known = [self._ordered(*case, fenced) for case in cases.T.tolist()]
@@ -292,6 +344,8 @@ class Publications:
         while blocks:
             giver = blocks.pop()
             for address, at in self._published(giver, since[giver]):
+                if fenced and giver == earlier and self._unfenced_lock(giver, address, time):
+                    continue
                 if self._takes(later, address, giver, at, fenced) is not None:
                     return True
                 for taker in self.takers[address]:
@@ -307,6 +361,11 @@ class Publications:
             at = next((at for fenced, at in given if fenced >= since), None)
             if at is not None:
                 yield address, at
+
+    def _unfenced_lock(self, block: int, address: int, time: int) -> bool:
+        """Had a block taken a lock at this address, and run no fence since, at some time?"""
+        takings = self.taken.get(block, {}).get(address, ())
+        return any(one.lock and one.first < time < one.acquired for one in takings)
 
     def _takes(self, block: int, address: int, giver: int, at: int, fenced: bool) -> int | None:
         """Return when a block has acquired what was published at `at`; None: it has not."""
@@ -331,16 +390,25 @@ class LanePublications:
         self.warps.fence(lanes, time)
         self.single.fence(lanes, time)
 
-    def strong(self, lanes, addresses, time: int, writes: bool) -> None:
-        self.warps.strong(lanes, addresses, time, writes)
-        self.single.strong(lanes, addresses, time, writes)
+    def strong(self, *accesses, **how) -> None:
+        self.warps.strong(*accesses, **how)
+        self.single.strong(*accesses, **how)
 
-    def orders(self, time, earlier, later) -> np.ndarray:
-        """(n,) bool for accesses at `time` by lane `earlier`, followed now by lane `later`."""
-        if not self.warps.fences:
-            return np.zeros(time.size, bool)
-        return np.where(
-            earlier >> 5 != later >> 5,
-            self.warps.orders(time, earlier >> 5, later >> 5),
-            self.single.orders(time, earlier, later),
-        )
+    def acquire_at(self, *accesses) -> None:
+        self.warps.acquire_at(*accesses)
+        self.single.acquire_at(*accesses)
+
+    def barrier(self, lanes: np.ndarray, time: int) -> None:
+        """Lanes passed a barrier of their block or warp: it serves as the fence behind a lock."""
+        if self.single.fresh:
+            self.warps.barrier(np.unique(lanes >> 5), time)
+            self.single.barrier(lanes, time)
+
+    def relation(self, time, earlier, later) -> tuple[np.ndarray, np.ndarray]:
+        """Publications.relation for accesses by lane `earlier`, followed now by lane `later`."""
+        if not self.warps.given:
+            return (np.zeros(time.size, bool),) * 2
+        apart = earlier >> 5 != later >> 5
+        warps = self.warps.relation(time, earlier >> 5, later >> 5)
+        lanes = self.single.relation(time, earlier, later)
+        return np.where(apart, warps[0], lanes[0]), np.where(apart, warps[1], lanes[1])

@@ -207,8 +207,8 @@ class SharedRaces(SharedState):
         ordered |= order.phase_orders(time, earlier, lane)
         if ordered.all():
             return ordered, ordered, ordered
-        ordered |= order.publications.orders(time, earlier, lane)
-        return ordered, order.only_met(time, earlier, lane), ordered
+        fenced, taken = order.publications.relation(time, earlier, lane)
+        return ordered | fenced, order.only_met(time, earlier, lane), taken
 
     def remedy(self, hazard: str, earlier: int, later: int) -> str:
         if self.in_one_block(earlier, later):

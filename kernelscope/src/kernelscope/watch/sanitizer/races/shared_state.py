@@ -8,13 +8,15 @@ let pass: the plain read before a loop of compare-and-swap, which checks what wa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from kernelscope.events import Access
 
 from ..findings import Finding, Naming, key_of
+from ..pointers import origins_of
 from ..traits import InstructionTraits
+from ..unset.copies import Copies
 from .flags import Flags
 from .ordering import ChunkOrder
 from .shadow import FIRST, LANE_MASK, NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of
@@ -43,17 +45,39 @@ _REASONS = {
         "; both are volatile, and write different values",
         "let one thread write the flag, or let the later one wait for the earlier one's value",
     ),
+    "data": ("; both are volatile, and volatile makes neither wait for the other", ""),
+    "data of another block": (
+        "; both are volatile, so it reads the old value or the new one, as timing has it",
+        "after the write put __threadfence() and then a flag or ticket; the reader takes it, runs "
+        "__threadfence(), and only then reads",
+    ),
+    "data in a warp": (
+        "; both are volatile, but lanes of one warp need not run together",
+        "put __syncwarp() between the two accesses; then volatile is not needed",
+    ),
+    "mixed": (
+        "; one is an atomic and the other a volatile store, and which value stays is an accident",
+        "let one thread write it, or use atomic operations for both and order them",
+    ),
     "lost": (
         "; both read, compute and write, so one update is lost",
         "use an atomic operation: volatile does not make a read and a write one",
     ),
     "narrow": (
-        "; an atomic of block scope (its name ends in _block) is atomic inside its block only",
-        "use the atomic without _block: its scope is the device",
+        "; an atomic of block scope (`_block`, `.cta`) is atomic inside its block only",
+        "use one whose scope is the device: the atomic without _block, or `.gpu`",
     ),
 }
 _AGREED = 16  # writes of one value by several lanes that are remembered
-_WARNINGS = ("same", "agreed", "replica", "met", "unfenced")
+_WARNINGS = (
+    "same",
+    "agreed",
+    "replica",
+    "met",
+    "unfenced",
+    "data of another block",
+    "data in a warp",
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +100,7 @@ class Context:
     strong: bool
     traits: InstructionTraits
     values: Callable  # () -> (lanes, bytes) uint8 that a store wrote, or None
+    copies: Copies
 
 
 class SharedState:
@@ -88,7 +113,8 @@ class SharedState:
     def __init__(self, shadow: Shadow, naming: Naming, lines: list[int]):
         self.shadow, self.naming, self.lines = shadow, naming, lines
         self.swaps: set[int] = set()  # times of compare-and-swaps
-        self.flags = Flags(shadow, naming.per_block)
+        values = origins_of(naming.launch.source).values
+        self.flags = Flags(shadow, naming.per_block, values.has_volatile_stores)
         self.agreed: dict[int, np.ndarray] = {}  # time of a write -> keys of who wrote one value
 
     # -- what the two memories do differently ---------------------------------------------------
@@ -128,9 +154,10 @@ class SharedState:
             return
         agreed = self.agreeing_readers(writer, touch) if self.agreed else None
         self.check("RAW", writer, touch, access, context, agreed)
-        if context.traits.decides or context.traits.updates:
-            self.flags.read(touch, context.traits, context.time)
+        if context.traits.volatile:
+            self.read_volatile(writer, touch, access, context, agreed)
         if touch.strong:
+            self.read_atomic(writer, touch, access, context)
             return
         if agreed is None or not agreed.any():
             self.shadow.note_read(touch)
@@ -144,7 +171,9 @@ class SharedState:
             self.swaps.add(context.time)
         else:
             self.check_readers(touch, access, context)
-        self.check_scope(writer, touch, access, context)
+            self.check_mixed(writer, touch, access, context)
+        self.flags.update(touch)
+        self.check_scope("WAW", writer, touch, access, context)
         beaten = self.shadow.note_write(touch)
         if context.traits.narrow:
             self.shadow.mark("narrow", touch)
@@ -185,28 +214,98 @@ class SharedState:
         flag = touch.strong and context.traits.volatile
         if flag:
             self.check_flag(writer, touch, access, context)
+            self.check_mixed(writer, touch, access, context)
         elif touch.strong:
-            self.check_scope(writer, touch, access, context)
+            self.check_scope("WAW", writer, touch, access, context)
         beaten = self.shadow.note_write(touch)
         if beaten.size and (flag or not touch.strong):
             self.report_beaten(beaten, lost, touch, access, context, keep)
+        if context.traits.narrow:
+            self.shadow.mark("narrow", touch)
         if flag:
             self.shadow.mark("flag", touch)
+            self.check_data_readers(writer, touch, access, context)
+
+    def read_atomic(self, writer, touch: Touch, access: Access, context: Context) -> None:
+        """A load that is in no race with atomics of a scope that holds both."""
+        self.check_scope("RAW", writer, touch, access, context)
+        if not context.traits.volatile:
+            self.shadow.mark("atomic load", touch)
+
+    def read_volatile(self, writer, touch: Touch, access: Access, context: Context, agreed) -> None:
+        """A volatile load: of a flag, or of data that something else has to order."""
+        flags, traits = self.flags, context.traits
+        data = flags.reads_data(touch, access, traits, self.space)
+        if not data or traits.updates:
+            flags.read(touch, traits, context.time)
+        if not data or traits.in_place:
+            return
+        places = flags.overwritten(writer, touch)
+        places = places[~flags.seen_by(places, writer, touch)]
+        self.report_data("RAW", places, writer, touch, access, context, agreed)
+        self.shadow.note_read(touch)
+
+    def check_data_readers(self, writer, touch: Touch, access: Access, context: Context) -> None:
+        """A volatile store over what another lane has read as data, by a volatile load.
+
+        It is in order when that lane, or another one, has written the value since, and the storing
+        block has seen that.
+        """
+        for stamps in (self.shadow.reader, self.shadow.other):
+            prior = stamps[touch.unit]
+            read = prior >= np.maximum(touch.floor, FIRST)
+            if not np.count_nonzero(read):
+                continue
+            read &= (prior & STRONG != 0) & ((prior ^ touch.stamp) & LANE_MASK != 0)
+            places = np.nonzero(read)[0]
+            since = time_of(writer[places]) > time_of(prior[places])
+            places = places[~(since & self.flags.seen_by(places, writer, touch))]
+            self.report_data("WAR", places, prior, touch, access, context)
+
+    def report_data(
+        self, hazard, places, prior, touch: Touch, access: Access, context: Context, agreed=None
+    ) -> None:
+        """Volatile accesses of data that nothing orders."""
+        if not places.size:
+            return
+        ordered, met, unfenced = self.relation(prior[places], touch.lane[places], context)
+        wrong = ~(ordered | met | unfenced)
+        earlier, later = lane_of(prior[places]), lane_of(touch.stamp[places])
+        warp = earlier >> 5 == later >> 5
+        block = earlier // self.flags.per_block == later // self.flags.per_block
+        other = np.zeros(places.size, bool) if agreed is None else agreed[places]
+        for reason, chosen in (
+            ("data", wrong & block & ~warp & ~other),
+            ("data of another block", wrong & ~block & ~other),
+            ("data in a warp", wrong & warp & ~other),
+            ("agreed", wrong & other),
+            ("met", ~ordered & met),
+            ("unfenced", ~ordered & ~met & unfenced),
+        ):
+            self.report(hazard, reason, places[chosen], prior, touch, access, context)
 
     def check_readers(self, touch: Touch, access: Access, context: Context) -> np.ndarray:
         """Return the units that another lane has read, and nothing orders that before this."""
+        readers = [self.shadow.reader, self.shadow.other]
+        if not touch.strong and "atomic load" in self.shadow.marks:
+            readers.append(self.shadow.marks["atomic load"])
         found = [
-            self.check("WAR", stamps[touch.unit], touch, access, context)
-            for stamps in (self.shadow.reader, self.shadow.other)
+            self.check("WAR", stamps[touch.unit], touch, access, context) for stamps in readers
         ]
         return touch.unit[np.concatenate(found)]
 
     def check_initialised(self, writer, touch: Touch, access: Access, context: Context) -> None:
+        load = self.naming.findings.event.instruction
+        if context.copies.loads:
+            context.copies.load(load, touch.lane)
         if writer.all():
             return
         places = np.nonzero(writer == NEVER)[0]
         unit = int(touch.unit[places[0]])
         element = self.naming.element(self.space, self.address_of(unit), access.size)
+        copied = access.kind == "load" and self.space == "shared"
+        if copied and context.copies.put_off(load, touch.lane[places], element):
+            return
         lanes = lane_of(touch.stamp[places])
         said = (
             f"{self.naming.who(lanes[0])} reads {element.text}, which nothing has written yet: its "
@@ -216,6 +315,12 @@ class SharedState:
             f"write {element.array} before it is read, for example zero, or skip the first read"
         )
         self.naming.report("uninitialised-read", context.line, said, lanes, element, remedy=remedy)
+
+    def forget(self, access: Access, lacking: np.ndarray, context: Context) -> None:
+        """Some lanes have stored what nothing had written; lacking: (lanes,) bool."""
+        kept = lacking if access.valid is None else lacking & access.valid
+        touch, _ = self.touch(replace(access, valid=kept), context)
+        self.shadow.writer[touch.unit] = NEVER
 
     # -- conflicts ------------------------------------------------------------------------------
     def check(
@@ -234,9 +339,13 @@ class SharedState:
             return places
         ordered, met, unfenced = self.relation(prior[places], touch.lane[places], context)
         wrong = ~(ordered | met | unfenced)
-        if hazard == "WAW" and not touch.strong:
+        if hazard == "WAW" and (context.traits.volatile or not touch.strong):
             shadow, unit = self.shadow, touch.unit[places]
             same = shadow.values(shadow.before)[unit] == shadow.now(unit)
+            if np.count_nonzero(prior[places] & STRONG):  # beside an atomic no value is right
+                same &= (prior[places] & STRONG == 0) | (
+                    prior[places] == shadow.marked("flag", unit)
+                )
         else:
             same = np.zeros(places.size, bool)
         other = np.zeros(places.size, bool) if agreed is None else agreed[places]
@@ -270,6 +379,8 @@ class SharedState:
     def check_flag(self, prior, touch: Touch, access: Access, context: Context) -> None:
         """A volatile write after another lane's that this one has not waited for."""
         places = self.flags.overwritten(prior, touch)
+        if not places.size:
+            return
         places = self.unordered(places, prior, touch, context)
         places = places[~self.flags.seen_by(places, prior, touch)]
         if not places.size:
@@ -280,15 +391,27 @@ class SharedState:
         for reason, chosen in (("lost", lost), ("volatile", changed & ~lost)):
             self.report("WAW", reason, places[chosen], prior, touch, access, context)
 
-    def check_scope(self, prior, touch: Touch, access: Access, context: Context) -> None:
-        """A strong write after another block's, one of them with the scope of a block."""
+    def check_mixed(self, prior, touch: Touch, access: Access, context: Context) -> None:
+        """An atomic and a volatile store of another value."""
+        places = self.flags.mixed(prior, touch, context.traits.volatile)
+        if not places.size:
+            return
+        places = self.unordered(places, prior, touch, context)
+        unit = touch.unit[places]
+        changed = self.shadow.values(self.shadow.before)[unit] != self.shadow.now(unit)
+        self.report("WAW", "mixed", places[changed], prior, touch, access, context)
+
+    def check_scope(
+        self, hazard: str, prior, touch: Touch, access: Access, context: Context
+    ) -> None:
+        """A strong access after another block's write, one of them with the scope of a block."""
         if self.space != "global" or not (context.traits.narrow or "narrow" in self.shadow.marks):
             return
         strong = (prior >= FIRST) & (prior & STRONG != 0)
         narrow = (prior == self.shadow.marked("narrow", touch.unit)) | context.traits.narrow
         apart = self.flags.block_of(prior) != self.flags.block_of(touch.stamp)
         places = self.unordered(np.nonzero(strong & narrow & apart)[0], prior, touch, context)
-        self.report("WAW", "narrow", places, prior, touch, access, context)
+        self.report(hazard, "narrow", places, prior, touch, access, context)
 
     def agreeing_readers(self, writer, touch: Touch) -> np.ndarray:
         """(n,) bool: was the reader among the lanes that last wrote this, all one value?"""
@@ -364,6 +487,7 @@ class SharedState:
             self.report("WAW", "lost", beaten[update], winner, touch, access, context)
             different = beaten[~same & ~update]
             self.report("WAW", "volatile", different, winner, touch, access, context)
+            self.remember(np.setdiff1d(touch.unit[beaten], touch.unit[different]), touch, context)
             return
         self.report("WAW", "error", beaten[~same], winner, touch, access, context)
         agreed = beaten[same & ~np.isin(touch.unit[beaten], lost)]

@@ -1,0 +1,2 @@
+#pragma once
+// size_t, ptrdiff_t and NULL are built into the compiler.

@@ -1,0 +1,216 @@
+"""Blocks that several processes run give the arrays, the errors and the text of one process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from kernelscope import Counters, observe
+from kernelscope.errors import InputError, Interrupted, MemoryFault, OutOfTime, ShuffleWarning
+from kernelscope.machine.speed import workers
+from machine_harness import module
+
+CODE = r"""
+extern "C" __global__ void square(const float* x, float* y) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = x[i] * x[i];
+}
+extern "C" __global__ void update(float* y, const float* x) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = y[i] * 0.5f + x[i];
+}
+extern "C" __global__ void vector(const float4* x, double2* y, signed char* z) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = make_double2(x[i].x * x[i].y, x[i].z + x[i].w);
+    z[i] = (signed char)(x[i].x * 10);
+}
+extern "C" __global__ void carry(int* y) {  // each block reads what the one before it wrote
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i + blockDim.x] = y[i] + 1;
+}
+extern "C" __global__ void last(int* y) { y[threadIdx.x] = blockIdx.x; }
+extern "C" __global__ void count(int* n, int* seen) {
+    if (threadIdx.x == 0) seen[blockIdx.x] = atomicAdd(n, 1);
+}
+extern "C" __global__ void shared_count(int* y) {
+    __shared__ int n;
+    if (threadIdx.x == 0) n = 0;
+    __syncthreads();
+    int place = atomicAdd(&n, 1);
+    y[blockIdx.x * blockDim.x + threadIdx.x] = place;
+}
+extern "C" __global__ void say(int* y) {
+    if (threadIdx.x == 0) printf("block %d\n", blockIdx.x);
+}
+extern "C" __global__ void absent(int* y) {  // in one block lane 31 has left
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (blockIdx.x == 40 && threadIdx.x == 31) return;
+    y[i] = __shfl_sync(~0u, i, 31);
+}
+extern "C" __global__ void beyond(float* y, int bad) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[blockIdx.x == bad ? i + (1 << 20) : i] = i;
+}
+extern "C" __global__ void endless(volatile int* y) {
+    unsigned n = 1;
+    for (;;) { n = n * 3 + 1; if (n == 0) y[0] = 1; }
+}
+extern "C" __global__ void slow(float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float v = i;
+    for (int k = 0; k < n; k++) v = v * 0.5f + k;
+    y[i] = v;
+}
+"""
+BLOCKS, THREADS = 64, 32
+SIZE = BLOCKS * THREADS
+
+
+@pytest.fixture
+def shares(monkeypatch):
+    """What has become of each launch's sharing out, which every launch tries."""
+    module.cache_clear()  # kernels remember how they fared
+    monkeypatch.setattr(workers, "_WORTH_SECONDS", 0)
+    monkeypatch.setattr(workers, "_LEAST_LANES", 2 * THREADS)
+    found, execute = [], workers.Team.execute
+
+    def executed(team, *given):
+        found.append(None)
+        try:
+            found[-1] = execute(team, *given)
+        finally:
+            assert not any(process.is_alive() for process, _ in team.children)
+        return found[-1]
+
+    monkeypatch.setattr(workers.Team, "execute", executed)
+    return found
+
+
+def run(monkeypatch, name, count, *arguments):
+    """Call a kernel with so many processes; returns copies of its arrays."""
+    monkeypatch.setenv(workers.WORKERS, str(count))
+    kernel = module(CODE).get_function(name)
+    copies = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+    kernel((BLOCKS,), (THREADS,), tuple(copies))
+    return [a for a in copies if isinstance(a, np.ndarray)]
+
+
+def numbers(count, seed=0):
+    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+
+
+INDEPENDENT = {
+    "square": (numbers(SIZE), np.zeros(SIZE, np.float32)),
+    "update": (numbers(SIZE), numbers(SIZE, 1)),
+    "vector": (numbers(4 * SIZE), np.zeros(2 * SIZE), np.zeros(SIZE, np.int8)),
+    "shared_count": (np.zeros(SIZE, np.int32),),
+}
+
+
+@pytest.mark.parametrize("count", (2, 3))
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_arrays_are_those_of_one_process(name, count, shares, monkeypatch):
+    alone = run(monkeypatch, name, 1, *INDEPENDENT[name])
+    assert shares == []
+    for a, b in zip(run(monkeypatch, name, count, *INDEPENDENT[name]), alone, strict=True):
+        assert a.tobytes() == b.tobytes()
+    assert shares == [True]
+
+
+@pytest.mark.parametrize("name", ("carry", "last"))
+def test_blocks_that_depend_on_each_other_run_again_in_one_process(name, shares, monkeypatch):
+    array = np.zeros(SIZE + THREADS, np.int32)
+    alone = run(monkeypatch, name, 1, array)
+    assert run(monkeypatch, name, 2, array)[0].tolist() == alone[0].tolist()
+    assert run(monkeypatch, name, 2, array)[0].tolist() == alone[0].tolist()
+    assert shares in ([False], [])  # once at most: this process remembers
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    (
+        ("count", (np.zeros(1, np.int32), np.zeros(BLOCKS, np.int32))),
+        ("say", (np.zeros(1, np.int32),)),
+    ),
+)
+def test_atomics_and_printf_stay_in_one_process(name, arguments, shares, monkeypatch, capfd):
+    alone, text = run(monkeypatch, name, 1, *arguments), capfd.readouterr().out
+    again = run(monkeypatch, name, 2, *arguments)
+    assert [a.tolist() for a in again] == [a.tolist() for a in alone]
+    assert capfd.readouterr().out == text and shares == []
+
+
+def test_observers_are_told_of_all_blocks_here(shares, monkeypatch):
+    with observe(Counters()) as seen:
+        run(monkeypatch, "square", 2, *INDEPENDENT["square"])
+    assert seen.totals["thread_instructions"] > SIZE and shares == []
+
+
+@pytest.mark.parametrize("bad", (0, BLOCKS // 2, BLOCKS - 1))
+def test_a_fault_in_any_block_is_that_of_one_process(bad, shares, monkeypatch):
+    told = []
+    for count in (1, 2):
+        array = np.zeros(SIZE, np.float32)
+        monkeypatch.setenv(workers.WORKERS, str(count))
+        with pytest.raises(MemoryFault) as error:
+            kernel = module(CODE).get_function("beyond")
+            kernel((BLOCKS,), (THREADS,), (array, np.int32(bad)))
+        told.append((str(error.value), error.value.line, array.tolist()))
+    assert told[0] == told[1] and shares == [False]
+
+
+def test_a_warning_is_that_of_one_process(shares, monkeypatch):
+    told = []
+    for count in (1, 2):
+        with pytest.warns(ShuffleWarning, match="block .40, 0, 0.") as warned:
+            run(monkeypatch, "absent", count, np.zeros(SIZE, np.int32))
+        told.append([str(one.message) for one in warned])
+    assert told[0] == told[1] and len(told[0]) == 1 and shares == [False]
+
+
+def test_the_limit_of_time_ends_all_processes(shares, monkeypatch):
+    monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "2")
+    with pytest.raises(OutOfTime, match="slow"):
+        run(monkeypatch, "slow", 2, np.zeros(SIZE, np.float32), np.int32(1 << 30))
+    assert shares == [None]
+
+
+def test_interrupting_ends_all_processes(shares, monkeypatch):
+    monkeypatch.setenv(workers.WORKERS, "2")
+    code = f"import os, time; time.sleep(1); os.kill({os.getpid()}, {signal.SIGINT})"
+    stop = subprocess.Popen([sys.executable, "-c", code])
+    began = time.monotonic()
+    with pytest.raises(Interrupted, match="slow was interrupted"):
+        run(monkeypatch, "slow", 2, np.zeros(SIZE, np.float32), np.int32(1 << 30))
+    assert time.monotonic() - began < 30
+    assert stop.wait() == 0 and shares == [None]
+
+
+def test_a_process_that_dies_costs_nothing_but_time(shares, monkeypatch):
+    alone = run(monkeypatch, "square", 1, *INDEPENDENT["square"])
+    me, packed = os.getpid(), workers.Marks.packed
+
+    def dies(marks):
+        return packed(marks) if os.getpid() == me else os._exit(1)
+
+    monkeypatch.setattr(workers.Marks, "packed", dies)
+    found = run(monkeypatch, "square", 2, *INDEPENDENT["square"])
+    assert [a.tolist() for a in found] == [a.tolist() for a in alone] and shares == [False]
+
+
+@pytest.mark.parametrize("text", ("0", "two", "-1"))
+def test_a_wrong_number_is_named(text, shares, monkeypatch):
+    with pytest.raises(InputError, match=workers.WORKERS):
+        run(monkeypatch, "square", text, *INDEPENDENT["square"])
+
+
+def test_processes_of_pytest_and_ci_share_the_cores_already(monkeypatch):
+    monkeypatch.delenv(workers.WORKERS, raising=False)
+    for name in ("PYTEST_XDIST_WORKER", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    assert workers.worker_count() >= 1
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    assert workers.worker_count() == 1
