@@ -1,4 +1,4 @@
-"""Texture objects on the simulator, against the Programming Guide's formulas in plain Python."""
+"""Texture objects on the simulator, against the rules fitted to an H200, in exact arithmetic."""
 
 import math
 from fractions import Fraction
@@ -65,31 +65,50 @@ def index(i, size, mode):
     return min(max(i, 0), size - 1)
 
 
-def by_the_guide(data, place, modes, linear, normalized):
+def shares(parts):
+    """The 256ths of each corner, x first."""
+    if len(parts) == 1:
+        return [256 - parts[0], parts[0]]
+    both = math.floor(Fraction(parts[0] * parts[1], 256) + Fraction(1, 2))
+    return [256 - sum(parts) + both, parts[0] - both, parts[1] - both, both]
+
+
+def weighed(texels, weights):
+    """The weighed sum of float32 texels: 24 bits and 4 more of each, ties away from zero."""
+    top = max(abs(float(t)) for t, weight in zip(texels, weights, strict=True) if weight)
+    unit = Fraction(2) ** (math.frexp(top)[1] - 28)
+    whole = [math.trunc(Fraction(float(t)) / unit) for t in texels]
+    total = unit * sum(t * weight for t, weight in zip(whole, weights, strict=True)) / 256
+    last = Fraction(2) ** (math.frexp(float(total))[1] - 24)
+    nearest = last * math.floor(abs(total) / last + Fraction(1, 2))
+    return math.copysign(float(nearest), total)
+
+
+def by_the_rules(data, place, modes, linear, normalized):
     """The texel or the weighed texels at a place, exactly."""
-    sizes = data.shape[::-1]
-    at = [Fraction(float(x)) * (n if normalized else 1) for x, n in zip(place, sizes, strict=True)]
-    if not linear:
-        found = [index(math.floor(x), n, m) for x, n, m in zip(at, sizes, modes, strict=True)]
-        return 0.0 if None in found else float(data[tuple(found[::-1])])
-    fixed = [math.floor((x - Fraction(1, 2)) * 256 + Fraction(1, 2)) for x in at]
-    total = Fraction(0)
+    sizes, at = data.shape[::-1], [Fraction(float(x)) for x in place]
+    if normalized:
+        cut = [Fraction(math.floor(x * 2**21), 2**21) for x in at]
+        at = [x * n for x, n in zip(cut, sizes, strict=True)]
+    fixed = [math.floor(x) * 256 for x in at]
+    if linear:
+        fixed = [math.floor((x - Fraction(1, 2)) * 256 + Fraction(1, 2)) for x in at]
+    texels = []
     for corner in np.ndindex(*[2] * len(at)):
-        share, found = Fraction(1), []
-        for f, step, n, mode in zip(fixed, corner, sizes, modes, strict=True):
-            part = Fraction(f % 256, 256)
-            share *= part if step else 1 - part
-            found.append(index(f // 256 + step, n, mode))
-        total += share * (0 if None in found else Fraction(float(data[tuple(found[::-1])])))
-    return np.float32(float(total))
+        found = [
+            index(f // 256 + step, n, mode)
+            for f, step, n, mode in zip(fixed, corner[::-1], sizes, modes, strict=True)
+        ]
+        texels.append(0.0 if None in found else data[tuple(found[::-1])])
+    return weighed(texels, shares([f % 256 for f in fixed])) if linear else texels[0]
 
 
 @pytest.mark.parametrize("linear", [0, 1])
 @pytest.mark.parametrize("normalized", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shape", [(7,), (5, 7)])
-def test_a_texture_is_read_as_the_guide_says(rng, shape, mode, normalized, linear):
-    data = rng.integers(-50, 50, shape).astype(np.float32)
+def test_a_texture_is_read_by_the_rules(rng, shape, mode, normalized, linear):
+    data = (rng.normal(size=shape) * 2.0 ** rng.integers(-9, 9, shape)).astype(np.float32)
     places = rng.uniform(-1.6, 2.6, (96, len(shape))) * data.shape[::-1]
     places[::3] = np.round(2 * places[::3]) / 2  # on texels and between them
     places[1::3] = np.round(512 * places[1::3]) / 512  # ties of the weights
@@ -97,8 +116,65 @@ def test_a_texture_is_read_as_the_guide_says(rng, shape, mode, normalized, linea
     modes = [mode, "clamp"][: len(shape)]
     used = [m if normalized or m == "border" else "clamp" for m in modes]
     got = look(made(data, modes=modes, filterMode=linear, normalizedCoords=normalized), places)
-    expected = [by_the_guide(data, place, used, linear, normalized) for place in places]
+    expected = [by_the_rules(data, place, used, linear, normalized) for place in places]
     assert np.array_equal(got, np.array(expected, np.float32))
+
+
+MEASURED = [  # on an H200: dtype, texels, 256ths of the fractions, the number read
+    ("f4", ["0x1.528adcp-5", "-0x1.299a9cp+1"], [5], "-0x1.40990ap-8"),
+    ("f4", ["0x1.e4e7ccp-1", "-0x1.684ffcp-1"], [142], "0x1.012db2p-5"),
+    ("f2", [1.1328125, -1.53125, -1.1611328125, -1.0859375], [52, 100], -0.09039306640625),
+    ("u1", [203, 196], [214], 50667 / 65535),
+    ("u1", [132, 69, 225, 146], [124, 99], 34553 / 65535),
+    ("i1", [91, 72], [8], 23325 / 32767),
+    ("i1", [-48, -11], [86], -9178 / 32767),
+    ("i1", [-128, -99], [157], -28436 / 32767),
+    ("u2", [61000, 8281], [49], 50909 / 65535),
+    ("i2", [-25370, 19768], [139], -861 / 32767),
+]
+
+
+@pytest.mark.parametrize(("dtype", "texels", "parts", "read"), MEASURED)
+def test_sums_measured_on_an_h200(dtype, texels, parts, read):
+    *texels, read = [float.fromhex(x) if isinstance(x, str) else x for x in (*texels, read)]
+    data = np.array(texels, dtype).reshape([2] * len(parts))
+    handle = made(data, filterMode=1, readMode=int(dtype[0] != "f"))
+    assert look(handle, [[0.5 + part / 256 for part in parts]]) == [np.float32(read)]
+
+
+def test_edges_of_texels_measured_on_an_h200():
+    """Normalised coordinates next to an edge; exactly, the first three are one texel further."""
+    places = ["0x1.f22984p-2", "0x1.7914c2p+1", "-0x1.914c1ap-1", "-0x1.5798eep-67", "-0x1p-149"]
+    handle = made(np.arange(37, dtype=np.float32), modes=["wrap"], normalizedCoords=1)
+    got = look(handle, [[float.fromhex(place)] for place in places])
+    assert got.tolist() == [17, 34, 7, 36, 0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "border", "read"),
+    [("u1", 0.5, 127 / 255), ("i1", 0.25, 32 / 127), ("u2", 0.5, 32767 / 65535)]
+    + [("f2", -0.1983119, -0.19824219), ("f2", 1e-6, 2.0**-20), ("f4", 0.1, 0.1)],
+)
+def test_borders_measured_on_an_h200(dtype, border, read):
+    how = {"readMode": int(dtype[0] != "f"), "borderColors": (border,)}
+    handle = made(np.zeros(4, dtype), modes=["border"], **how)
+    assert look(handle, [[-9.0]]) == [np.float32(read)]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_what_is_not_finite_and_signed_zeros_are_filtered_as_on_an_h200(dtype):
+    data = np.array([-0.0, -0.0, np.inf, 2.0, np.nan, 2.0], dtype)
+    got = look(made(data, filterMode=1), np.array([1.0, 1.5, 2.0, 3.5, 4.0, 5.0])[:, None])
+    assert np.array_equal(got, np.float32([-0.0, -0.0, np.inf, 2.0, np.nan, np.nan]), True)
+    assert np.signbit(got[:2]).all()
+    assert got[4].view(np.uint32) == {"f4": 0x7FFFFFFF, "f2": 0x7FFFE000}[dtype]
+
+
+def test_subnormal_texels_and_sums_are_zero():
+    tiny = 2.0**-126
+    data = np.float32([tiny / 2, 3 * tiny, -tiny, -tiny, tiny])
+    got = look(made(data, filterMode=1), [[1.0], [2.0], [2.5], [4.0]])
+    assert got.tolist() == [1.5 * tiny, tiny, -tiny, 0]
 
 
 @pytest.fixture
@@ -123,7 +199,7 @@ def test_integers_are_fractions_of_their_largest_value(dtype):
     assert np.array_equal(look(made(data, **how), np.arange(4)[:, None] + 0.5), expected)
 
 
-def test_channels_come_together_and_missing_ones_are_zero_and_one(rng):
+def test_channels_come_together_and_missing_ones_are_zero(rng):
     data = rng.normal(size=(3, 8)).astype(np.float32)
     for channels in (2, 4):
         kind = f"float{channels}"
@@ -131,7 +207,7 @@ def test_channels_come_together_and_missing_ones_are_zero_and_one(rng):
         got = look(made(data, channels), places, kind, channels=channels)
         assert np.array_equal(got.reshape(3, 8), data)
     (got,) = look(made(data), [(1.5, 2.5)], "float4", channels=4)
-    assert got.tolist() == [data[2, 1], 0, 0, 1]
+    assert got.tolist() == [data[2, 1], 0, 0, 0]
 
 
 @pytest.mark.parametrize("dtype", ["f4", "u1"])

@@ -78,9 +78,8 @@ def make_record(run, sections: dict) -> dict:
 
 
 def label_of(item: dict) -> str:
-    """Return the name of an item."""
-    names = ("opcode", "matrix", "seed", "program", "function", "file")
-    return next(str(item[key]) for key in names if key in item)
+    """Return the name of an item: its first entry but for its section's name."""
+    return next(str(found) for key, found in item.items() if key != "section")
 
 
 SHOWN = """mismatches lanes nan_payload error_over_bound max_ulp gpu_simulator gpu_oracle
