@@ -170,10 +170,16 @@ def _is_poisoned(array: np.ndarray) -> bool:
 
 
 def normal(
-    *shape: int, seed: int = 0, scale: float = 1.0, shift: float = 0.3, dtype=np.float32
+    *shape: int, seed=0, scale=1.0, shift=0.3, zeros: bool = True, dtype=np.float32
 ) -> np.ndarray:
-    """Return seeded Gaussian numbers of this shape: no two rows or arrays agree."""
-    return (shift + scale * np.random.default_rng(seed).standard_normal(shape)).astype(dtype)
+    """Return seeded Gaussian numbers of this shape: no two rows or arrays agree.
+
+    zeros: one in eight is exactly 0, where there are 16 numbers or more.
+    """
+    draw = np.random.default_rng(seed)
+    x = shift + scale * draw.standard_normal(shape)
+    x[draw.random(shape) < (1 / 8 if zeros and x.size >= 16 else 0)] = 0
+    return x.astype(dtype)
 
 
 def output(*shape: int, dtype=np.float32) -> np.ndarray:

@@ -100,9 +100,9 @@ def compare(actual, expected, *, relative=DEFAULT_RELATIVE, absolute=0.0, name="
         return _failure(name, f"has shape {actual.shape}, the reference {expected.shape}")
     if actual.size == 0:
         return _failure(name, f"has shape {actual.shape}: with no elements, nothing was compared")
-    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(expected)
     with np.errstate(invalid="ignore", over="ignore"):
+        actual, expected = actual.astype(np.float64), expected.astype(np.float64)
+        finite = np.isfinite(expected)
         error = np.where(actual == expected, 0.0, np.abs(actual - expected))
         bad = _bad_elements(actual, expected, finite, error, relative, absolute)
         error_norm, expected_norm = _norm(error[finite]), _norm(expected[finite])

@@ -73,7 +73,7 @@ def test_atomics_count_against_a_goal_and_never_for_it(goal, message):
 def test_every_count_of_loads_and_stores_has_its_atomics():
     assert set(TRAFFIC) <= set(NAMES) and set(TRAFFIC.values()) <= set(NAMES)
     counted = {name for name in NAMES if "_load_" in name or "_store_" in name}
-    assert counted == set(TRAFFIC)
+    assert counted - {"local_load_requests", "local_store_requests"} == set(TRAFFIC)  # no atomics
 
 
 @pytest.mark.parametrize("goal", [at_most, at_least, exactly])

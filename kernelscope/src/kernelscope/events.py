@@ -323,6 +323,7 @@ class FaultEvent:
     threads: tuple = ()
     array: str = ""
     index: object = None
+    call_line: int = 0  # of the call of the function that `line` is in; 0 in the kernel itself
 
 
 @dataclass

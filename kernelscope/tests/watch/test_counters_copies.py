@@ -98,6 +98,24 @@ def test_stores_by_way_of_the_cluster(target, at_home):
     assert totals["shared_store_wavefronts"] == at_home
 
 
+def test_local_memory_and_shuffles_are_counted_by_the_warp():
+    """An array whose index is known only when running is in local memory."""
+    code = """extern "C" __global__ void k(const int* x, int* out)
+    {
+        int kept[8], t = threadIdx.x;
+        for (int i = 0; i < 8; ++i) kept[(i + x[0]) % 8] = x[i];
+        out[t] = __shfl_xor_sync(~0u, t < 32 ? kept[x[t % 8] % 8] : t, 1);
+    }"""
+    totals = count(code, np.arange(8, dtype=np.int32), _numbers(64), threads=64).totals
+    assert totals["local_store_requests"] == 2 * 8 and totals["local_load_requests"] == 1
+    assert totals["shuffle_instructions"] == 2
+    assert totals["shared_load_requests"] == 0 and totals["global_store_requests"] == 2
+
+
+def _numbers(count):
+    return np.zeros(count, np.int32)
+
+
 def test_neighbouring_stores_are_joined_as_ptxas_joins_them():
     words = [f"st.shared.f32 [%r2+{offset}], %f{offset // 4};" for offset in range(0, 16, 4)]
     assert merges("".join(words)) == [Merge(0, 16, 4), None, None, None]

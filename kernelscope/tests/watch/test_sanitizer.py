@@ -453,6 +453,23 @@ def test_findings_of_several_launches_are_kept():
     assert [finding.count for finding in report.findings] == [2 + 6]
 
 
+def test_a_shuffle_that_lanes_miss_names_its_own_call():
+    """That lanes wait in vain is known when the others have gone on, to another call here."""
+    code = """__device__ __noinline__ int sum(int x) {
+    return __shfl_xor_sync(0xffffffff, x, 1);
+}
+extern "C" __global__ void k(const int* a, int* b) {
+    int x = a[threadIdx.x];
+    if (threadIdx.x > 0) x = sum(x);
+    b[threadIdx.x] = threadIdx.x ? x : __shfl_sync(1, x, 0);
+}"""
+    kernel = RawModule(code=code, backend="simulator").get_function("k")
+    with observe(Sanitizer()) as report:
+        kernel((1,), (32,), (np.zeros(32, np.int32), np.zeros(32, np.int32)))
+    (missed,) = [one for one in report.findings if one.kind == "divergent-barrier"]
+    assert (missed.line, missed.called) == (2, "line 6 `if (threadIdx.x > 0) x = sum(x);`")
+
+
 def test_text_of_a_finding():
     (found,) = check(SHARED + RACES["read after write"].removeprefix("RAW "))
     text = str(found)

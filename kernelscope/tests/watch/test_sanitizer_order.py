@@ -26,6 +26,8 @@ GROUP_BODIES = tuple(
         "auto g = cg::this_thread_block(); s[t] = a[t]; g.sync(); b[t] = s[63 - t];",
     )
 )
+RELAXED = 'asm volatile("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" ::: "memory");'
+FENCE = 'asm volatile("fence.acq_rel.cluster;" ::: "memory");'
 ORDERED = (
     "p[t] = a[t]; c.sync(); b[g] = s[t];",
     "s[t] = a[t]; c.sync(); b[g] = p[63 - t]; c.sync(); s[t] = 1;",
@@ -33,8 +35,12 @@ ORDERED = (
     "p[t] = a[t]; c.barrier_arrive(); b[g] = a[t]; c.barrier_wait(); b[g] = s[t];",
     "s[t] = a[t]; c.sync(); s[t] += 1; c.sync(); b[g] = p[t]; c.sync(); s[63 - t] = 2;",
     "s[t] = a[t]; c.sync(); if (t > 40) return; c.sync(); b[g] = p[63 - t];",
+    f"p[t] = a[t]; {FENCE} {RELAXED} b[g] = s[t];",
+    f"p[t] = a[t]; c.sync(); {RELAXED} b[g] = s[t];",
 )
 RACING = (
+    f"p[t] = a[t]; {RELAXED} b[g] = s[t];",
+    f"{FENCE} p[t] = a[t]; {RELAXED} b[g] = s[t];",
     "p[t] = a[t]; __syncthreads(); b[g] = s[t]; c.sync();",
     "s[t] = a[t]; c.sync(); b[g] = p[63 - t]; s[t] = 1; c.sync();",
     "b[g] = a[t]; c.sync(); s[t] = b[(g + 128) % 256];",
@@ -47,7 +53,8 @@ UNWRITTEN = "c.sync(); b[g] = p[63 - t]; c.sync();"
 REMOTE = "p[t] = a[t]; c.sync(); b[g] = s[t] + p[t];"
 BODIES = tuple(STARTED + body for body in (*ORDERED, *RACING, UNWRITTEN, REMOTE))
 EARLY = ("p[t] = a[t]; c.sync(); b[g] = s[t];", "c.barrier_arrive(); p[t] = 1; c.barrier_wait();")
-CLUSTER_BODIES = tuple(CLUSTER + body for body in (*BODIES, *EARLY))
+AFTER_RELAXED = f"{RELAXED} p[t] = a[t]; c.sync(); b[g] = s[t];"  # all blocks have started
+CLUSTER_BODIES = tuple(CLUSTER + body for body in (*BODIES, *EARLY, AFTER_RELAXED))
 
 
 def in_clusters(body, observer):
@@ -151,6 +158,10 @@ def test_a_block_that_may_not_have_started_has_no_shared_memory(body):
     first = in_clusters(body, Sanitizer()).findings[0]
     assert (first.kind, first.severity) == ("race", "error")
     assert "may not have started" in first.message and "s[0] of block (1, 0, 0)" in first.message
+
+
+def test_after_a_relaxed_arrival_all_blocks_have_started():
+    assert in_clusters(AFTER_RELAXED, Sanitizer()).findings == []
 
 
 def test_remote_accesses_are_counted():

@@ -61,6 +61,11 @@ ATOMIC_METRICS = {
     "shared_atomic_wavefronts": [f"{_SASS}_atom.sum"],
     "shared_atomic_conflicts": ["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_atom.sum"],
 }
+# Local memory: ptxas spills registers there, and keeps in registers what it can.
+LOCAL_METRICS = {
+    "local_load_requests": "smsp__inst_executed_op_local_ld.sum",
+    "local_store_requests": "smsp__inst_executed_op_local_st.sum",
+}
 KEPT = re.compile(r"(l1tex|smsp|sm|lts|dram|gpu)__\w+\.(sum|pct|ratio)$|launch__(reg|shared|occup)")
 EXACT = (
     "tensor_instructions",
@@ -90,6 +95,8 @@ REASONS = {
     "of loads and compare-and-swaps",
     "idle instructions": "loads and stores whose predicate is off in all lanes count as executed: "
     "those of unrolled tails, and the ones ptxas puts before cp.async",
+    "spilled or kept": "ptxas spills registers to local memory, and keeps arrays in registers "
+    "where it can; the simulator counts PTX",
     "within 2 %": "ptxas may move a tail's loads over a branch, or make one wider than is asked",
 }
 
@@ -124,6 +131,7 @@ def profile(chosen, parsed: argparse.Namespace) -> list[Profile]:
     program += ["--every", str(parsed.every), "--only", parsed.only]
     atomics = [metric for parts in ATOMIC_METRICS.values() for metric in parts]
     wanted = (*COUNTING, *SASS_WAVEFRONTS.values(), *LDMATRIX.values(), PAIRS_OF_HALVES, *atomics)
+    wanted += tuple(LOCAL_METRICS.values())
     if parsed.also:
         wanted = dict.fromkeys((*wanted, *known_metrics(parsed.also)))
     return run_ncu(program, [case.launch for case in chosen], [*wanted])
@@ -157,7 +165,7 @@ def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:
     """
     found = {
         name: profile.metrics[metric]
-        for name, metric in COUNTER_METRICS.items()
+        for name, metric in (COUNTER_METRICS | LOCAL_METRICS).items()
         if metric in profile.metrics
     }
     for waves, metric in SASS_WAVEFRONTS.items():
@@ -197,6 +205,8 @@ def judge(
         return "within 2 %" if abs(hardware - simulated) <= TOLERANCE * scale else "MISSED"
     if name == "ffma_thread_instructions":
         return f"expands: {', '.join(expanding)}" if expanding else "MISSED"
+    if name in LOCAL_METRICS:
+        return "spilled or kept"
     if name == "instructions":
         return "machine instructions, not PTX"
     return "idle instructions" if hardware > simulated else "MISSED"
@@ -275,7 +285,7 @@ def show_simulator(chosen) -> int:
         counts = {
             name: value
             for name, value in simulate(case).items()
-            if value and name in COUNTER_METRICS
+            if value and name in COUNTER_METRICS | LOCAL_METRICS
         }
         print(where, json.dumps(counts), sep="\n  ")
     return 0

@@ -88,7 +88,8 @@ class Reports:
         """Tell of a fault; return the event, or None when an observer wants the run to go on."""
         threads = tuple(self.lanes.threads(lanes[:8]))
         line = instance.line(instruction)
-        event = events.FaultEvent(kind, message, instruction, line, threads, array, index)
+        place = array, index, instance.call_line(line)
+        event = events.FaultEvent(kind, message, instruction, line, threads, *place)
         for observer in self.observers:
             observer.fault(event)
         return None if any(observer.keeps_going for observer in self.observers) else event

@@ -385,10 +385,11 @@ class Warps:
 
     def tell_missing(self, block: Block, places: np.ndarray) -> None:
         instruction, lanes = block.instructions[0], self.lanes.at(places)
+        waits = "threads wait" if places.size > 1 else "thread waits"
         message = (
             f"{self.lanes.kernel.name}: `{instruction.opcode}` at "
             f"{block.instance.where(instruction)} names lanes of the warp that never come "
-            f"there; {places.size} threads wait for them (first: {self.lanes.thread_text(lanes)}). "
+            f"there; {places.size} {waits} for them (first: {self.lanes.thread_text(lanes)}). "
             f"Move it out of the branch, or name only the lanes that take it in the mask"
         )
         self.reports.fault("divergent-barrier", message, block.instance, instruction, lanes)

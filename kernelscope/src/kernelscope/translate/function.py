@@ -388,6 +388,13 @@ class Instance:
                 return line
         return 0
 
+    def call_line(self, line: int) -> int:
+        """Line in the kernel's own file of the call that led to code on `line` of this function;
+        0 in the kernel itself.
+        """
+        lines = (one.line(at) for one, at in self.own_places(None))
+        return next((one for one in lines if one not in (0, line)), 0)
+
     def where(self, instruction: Instruction | None) -> str:
         """`file:line` and the line's text."""
         program, kernel = self.kernel.program, self.kernel

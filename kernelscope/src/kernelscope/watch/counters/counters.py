@@ -37,6 +37,8 @@ DESCRIPTIONS = {
     "shared_store_wavefronts": "passes over the 32 banks that the shared stores take",
     "shared_store_conflicts": "those passes beyond the fewest that so wide an access takes",
     "shared_stores_merged": "shared stores that became part of another one's wider store",
+    "local_load_requests": "warp-level loads from local memory, of the PTX: no spilled registers",
+    "local_store_requests": "warp-level stores to local memory, of the PTX: no spilled registers",
     "async_copy_requests": "warp-level cp.async: each is a global load too, but no shared store",
     "cluster_shared_requests": "warp-level accesses by way of the cluster: no shared requests",
     "atomic_requests": "warp-level atomics and reductions, global and shared",
@@ -45,6 +47,7 @@ DESCRIPTIONS = {
     "shared_atomic_requests": "warp-level atomics and reductions on shared memory",
     "shared_atomic_wavefronts": "wavefronts of these: a bank serves one lane in a pass",
     "shared_atomic_conflicts": "their passes beyond the fewest that so wide an access takes",
+    "shuffle_instructions": "shuffles executed, once for each warp",
     "barriers": "block barriers executed, once for each warp",
     "branches": "branch instructions executed, once for each warp",
     "divergent_branches": "of these, executions in which the lanes of a warp went both ways",
@@ -111,6 +114,8 @@ class _Row:
             counts["ffma_thread_instructions"] = self.threads
         if parts[0] in ("bar", "barrier") and not {"warp", "cluster"} & set(parts):
             counts["barriers"] = self.executions
+        if parts[0] == "shfl":
+            counts["shuffle_instructions"] = self.executions
         if parts[0] in ("bra", "brx"):
             counts["branches"] = self.executions
         counts["tensor_instructions"] = self.executions * tensor_instructions(parts)
@@ -293,10 +298,13 @@ class Counters(Observer):
         address, lanes = access.address, access.lanes
         if access.valid is not None:  # refused accesses never reach memory
             address, lanes = address[access.valid], lanes[access.valid]
-        if not lanes.size or access.space == "local" or not row.off_chip:
+        if not lanes.size or not row.off_chip:
+            return
+        requests = self._cut(lanes).warps
+        if access.space == "local":
+            row.counts[f"local_{access.kind}_requests"] += requests
             return
         address = np.broadcast_to(address, lanes.shape)
-        requests = self._cut(lanes).warps
         if access.kind == "atomic":
             row.counts["atomic_requests"] += requests
             if row.serving == JOINED:

@@ -109,8 +109,9 @@ class Exits:
         who = self.naming.who(lanes[0] + self.first_lane)
         others = f"{lanes.size} others" if lanes.size > 1 else "another"
         blocks = np.unique(lanes // self.naming.per_block).size
+        waits = "threads wait" if arrived > 1 else "thread waits"
         said = (
-            f"{arrived} threads wait here, and {others} of {team} never came: {who} went around "
+            f"{arrived} {waits} here, and {others} of {team} never came: {who} went around "
             "the barrier and has ended; the barrier passes only because of that"
         )
         how = {"severity": "warning", "count": blocks}

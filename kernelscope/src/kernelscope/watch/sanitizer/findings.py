@@ -125,7 +125,7 @@ class Findings:
             message=in_words(finding.message),
             line_text=finding.line_text or text,
             header=self.header if finding.line == self.line else "",
-            called=self._called() if finding.line == self.line else "",
+            called=finding.called or (self._called() if finding.line == self.line else ""),
             remedy=in_words(remedy),
         )
 
@@ -136,7 +136,11 @@ class Findings:
         machine, instruction = self.event.machine, self.event.instruction
         sites = machine.running(instruction, self.event.lanes.size)
         calls = {machine.line_at(one.caller, one.call) for one in sites if one.caller is not None}
-        numbers = sorted(calls - {0, self.line})
+        return self.calls(calls - {self.line})
+
+    def calls(self, lines: set[int]) -> str:
+        """Return the text of calls on these lines, 0 aside, for a finding's `called`."""
+        numbers = sorted(lines - {0})
         if len(numbers) > MAX_CALLS:
             return f"one of the lines {', '.join(map(str, numbers))}"
         texts = [(n, self.source_lines[n - 1 : n]) for n in numbers]

@@ -221,7 +221,8 @@ class Sanitizer(Observer):
             number = event.machine.operand(event.instruction, operands[0], event.lanes.size)
             order.arrive(event.lanes, number, self._tick())
         else:  # barrier.cluster.arrive
-            order.arrive_at_cluster(event.lanes, event.machine.cluster_arrivals, self._tick())
+            time = None if ".relaxed" in event.instruction.opcode else self._tick()
+            order.arrive_at_cluster(event.lanes, event.machine.cluster_arrivals, time)
 
     def _use_phase(self, event: InstructionEvent, what: str) -> None:
         """An arrival at the phase of an mbarrier, or the question whether one is complete."""
@@ -366,6 +367,8 @@ class Sanitizer(Observer):
         order.publications.fence(event.lanes, time)
         if traits.fence:
             self._global.publications.fence(event.lanes + order.first_lane, time)
+            if event.machine.clustered:
+                order.at_cluster().fence(event.lanes, time)
 
     def _wait_for_copies(self, event: InstructionEvent) -> None:
         newer = None  # wait_all
@@ -507,5 +510,7 @@ class Sanitizer(Observer):
         remedy = _ALL_LANES if missed else ""
         if GRID_BARRIER in event.message:
             remedy = "let all blocks of the grid reach grid.sync(), or none"
-        place = event.array, event.index
-        self.found.add(Finding(event.kind, line, event.message, threads, *place, remedy=remedy))
+        place, called = (event.array, event.index), self.found.calls({event.call_line} - {line})
+        self.found.event = None  # that of another instruction
+        finding = Finding(event.kind, line, event.message, threads, *place, remedy=remedy)
+        self.found.add(replace(finding, called=called))

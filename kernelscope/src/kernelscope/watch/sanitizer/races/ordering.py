@@ -121,8 +121,8 @@ class ChunkOrder:
             self.clusters = ClusterBarriers(self.lanes, cluster, self.per_block)
         return self.clusters
 
-    def arrive_at_cluster(self, lanes: np.ndarray, phase: np.ndarray, time: int) -> None:
-        """Lanes arrive at the barrier of their cluster; phase: as ClusterBarriers.arrive has it."""
+    def arrive_at_cluster(self, lanes: np.ndarray, phase: np.ndarray, time: int | None) -> None:
+        """Lanes arrive at the barrier of their cluster; arguments as of ClusterBarriers.arrive."""
         passed = np.full(lanes.size, self.passed_by_all)
         if self.passed is not None:
             passed = self.passed[lanes] if self.released is None else passed * 0
@@ -183,15 +183,28 @@ class ClusterBarriers:
         self.passed = np.zeros((self._KEPT, lanes // per_block), np.int64)  # by phase and block
         self.arrived = np.zeros((self._KEPT, lanes), np.int64)  # when, by phase
         self.arrivals = np.zeros(lanes, np.int64)  # how many
+        self.released = np.ones(lanes, np.int64)  # what each did before it is ordered by arrivals
         self.phase = np.zeros(lanes, np.int64)  # the last one waited for
 
-    def arrive(self, lanes: np.ndarray, phase: np.ndarray, passed: np.ndarray, time: int) -> None:
+    def arrive(
+        self, lanes: np.ndarray, phase: np.ndarray, passed: np.ndarray, time: int | None
+    ) -> None:
         """phase: (all lanes,) how often each has arrived; passed: when each of these lanes last
         passed a barrier of its block.
+
+        time: None for an arrival that is relaxed. It tells the others that the thread has started,
+        and orders nothing that the thread did since its last fence or releasing arrival.
         """
         self.arrivals[lanes] = phase[lanes]
+        released = self.released[lanes] if time is None else time
+        passed = np.where(passed <= released, passed, 0)
         np.maximum.at(self.passed, (phase[lanes] % self._KEPT, lanes // self.per_block), passed)
-        self.arrived[phase[lanes] % self._KEPT, lanes] = time
+        self.released[lanes] = released
+        self.arrived[phase[lanes] % self._KEPT, lanes] = released
+
+    def fence(self, lanes: np.ndarray, time: int) -> None:
+        """A relaxed arrival of these lanes orders what they did before their fence."""
+        self.released[lanes] = time
 
     def wait(self, lanes: np.ndarray, phase: np.ndarray) -> None:
         self.phase[lanes] = phase[lanes]
