@@ -8,10 +8,12 @@ from attn_course.exercises import exercise_names, read_exercise
 from attn_course.reference import compare
 
 pytestmark = pytest.mark.system
+# A Triton exercise's PTX is made for the simulator; kernelscope/tools/replay_launches.py runs such.
+NAMES = [name for name in exercise_names() if read_exercise(name).language == "cuda"]
 
 
 @pytest.mark.skipif(not gpu_count(), reason="CuPy sees no GPU")
-@pytest.mark.parametrize("name", exercise_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_correct_solutions_agree_with_float64(name):
     import cupy
 
