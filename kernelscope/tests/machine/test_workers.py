@@ -214,3 +214,31 @@ def test_processes_of_pytest_and_ci_share_the_cores_already(monkeypatch):
     assert workers.worker_count() >= 1
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
     assert workers.worker_count() == 1
+
+
+def test_a_mask_knows_all_that_was_touched_from_its_first_byte_on():
+    mask = workers.Mask((4096, 8192))
+    for start in (4096, 5096, 4608):
+        mask.add(np.arange(start, start + 64, 4, dtype=np.uint64), 4)
+    assert mask.within == slice(0, 1064) and mask.bytes.sum() == 3 * 64 * 255
+    mask.clear()
+    assert not mask.bytes.any() and mask.within == slice(0)
+
+
+def test_a_loop_over_the_grid_that_begins_at_the_first_byte_is_whole(monkeypatch):
+    """The first round of the first part touches byte 0, its second a place far behind."""
+    monkeypatch.setenv(workers.WORKERS, "4")
+    source = """extern "C" __global__ void f(float* y, int n) {
+        for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+            float v = i;
+            for (int k = 0; k < 60; ++k) v = v * 0.5f + sinf(v);
+            y[i] = v;
+        }
+    }"""
+    kernel = module(source).get_function("f")
+    found = []
+    for _ in range(6):
+        y = np.zeros(90011, np.float32)
+        kernel((300,), (128,), (y, np.int32(y.size)))
+        found.append(y.tobytes())
+    assert len(set(found)) == 1

@@ -98,8 +98,9 @@ class Mask:
         for item in range(size // words.itemsize):
             words[place + item] = ~words.dtype.type(0)
         low, high = int(place.min()) * words.itemsize, int(place.max()) * words.itemsize + size
-        before = self.within
-        self.within = slice(min(low, before.start or low), max(high, before.stop))
+        if self.within.stop:
+            low, high = min(low, self.within.start), max(high, self.within.stop)
+        self.within = slice(low, high)
 
     def clear(self) -> None:
         self.bytes[self.within] = 0
