@@ -86,6 +86,27 @@ def test_arrays_of_any_dtype_and_of_files_and_the_result_for_machines(call, fold
         assert saved["x"].dtype == np.float16 and (saved["z"][:99] == np.arange(1, 100)).all()
 
 
+def test_constants_are_literals_of_python(call, folder):
+    (folder / "acts.py").write_text(
+        "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
+        "def act(x, n, ACT: tl.constexpr, MINUS: tl.constexpr, SIZE: tl.constexpr):\n"
+        "    at = tl.arange(0, SIZE)\n"
+        "    v = tl.load(x + at, mask=at < n)\n"
+        "    if ACT == 'relu':\n        v = tl.maximum(v, 0.0)\n"
+        "    if MINUS:\n        v = -v\n"
+        "    tl.store(x + at, v, mask=at < n)\n",
+        encoding="utf-8",
+    )
+    x = np.linspace(-1, 1, 5, dtype=np.float32)
+    np.save(folder / "x.npy", x)
+    given = ["--arg", "x.npy", "--arg", "5", "--arg", "ACT='relu'", "--arg", "MINUS=True"]
+    status, text, _ = call("run", "acts.py:act", "--grid", "1", *given, "--arg", "SIZE=8")
+    assert status == 0 and "-0 -0 -0 -0.5" in text
+    no_quotes = "--arg ACT=relu --arg MINUS=0 --arg SIZE=8".split()
+    status, _, error = call("run", "acts.py:act", "--grid", "1", *given[:4], *no_quotes)
+    assert status == 2 and "a string in quotes of its own" in error
+
+
 def test_signatures_of_decorators_need_no_gpu(call):
     assert call("run", "signed.py", "--grid", "1", "--block", "1", "--arg", "zeros:3")[0] == 0
 

@@ -1,6 +1,7 @@
 """One call of a kernel of a Python file: its arguments made of --arg, then its front's call."""
 
 import argparse
+import ast
 import inspect
 import re
 from collections.abc import Callable
@@ -93,7 +94,8 @@ def _by_name(function, given: list[str]) -> dict[str, str]:
         return dict(signature.bind(*positional, **named).arguments)
     except TypeError as error:
         raise InputError(
-            f"{function.__name__}{signature} takes one --arg for each parameter: {error}"
+            f"{function.__name__}({', '.join(signature.parameters)}) takes one --arg for each "
+            f"parameter: {error}"
         ) from None
 
 
@@ -128,14 +130,15 @@ def _dtype(name: str) -> np.dtype:
 def _number(name: str, text: str) -> object:
     if text in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[text]
-    for kind in (lambda one: int(one, 0), float):
+    for kind in (lambda one: int(one, 0), float, ast.literal_eval):
         try:
             return kind(text)
-        except ValueError:
+        except (ValueError, SyntaxError):
             pass
     raise InputError(
-        f"a parameter in Python takes a number, or an array as KIND:SHAPE:DTYPE such as "
-        f"normal:33x70:float16, with one of {', '.join(KINDS)}, or FILE.npy"
+        "a parameter in Python takes a number, True, None, a string in quotes of its own such as "
+        "\"'gelu'\", FILE.npy, or an array as KIND:SHAPE:DTYPE such as normal:33x70:float16, with "
+        f"one of {', '.join(KINDS)}"
     )
 
 
