@@ -21,7 +21,7 @@ from attn_course.classroom.grading import (
     works,
 )
 from attn_course.classroom.grading.confined import sandbox as sandbox_module
-from attn_course.classroom.grading.confined.supervise import Watch
+from attn_course.classroom.grading.confined.supervise import Watch, _small
 
 pytestmark = pytest.mark.system
 
@@ -133,6 +133,25 @@ def test_a_limit_of_time_that_the_kernel_saw_first(status, seconds, told):
     watch.reaped_seconds = seconds
     watch.ended(status)
     assert (watch.passed, watch.status) == told
+
+
+def test_a_process_that_ends_while_its_files_are_read_is_no_fault(monkeypatch, tmp_path):
+    """Between the list of processes and the look at their files some have ended."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    monkeypatch.setattr(os, "scandir", _ended(os.scandir))
+    assert _small(str(tmp_path), {"folder_files": 1, "folder_bytes": 1}, {gone.pid: [], 1: []})
+
+
+def _ended(scandir):
+    """os.scandir as a process leaves it that ends between the look at its folder and the reading."""
+
+    def scan(path):
+        if str(path).startswith("/proc/"):
+            raise ProcessLookupError(3, "No such process")
+        return scandir(path)
+
+    return scan
 
 
 @pytest.mark.parametrize(

@@ -366,9 +366,10 @@ def _small(folder: str, limits: dict, tree) -> bool:
 def _files(folder: str, tree):
     """Yield the stat of each open file without a name and of all in a folder; follow no links."""
     for process in tree:
-        for path in Path(f"/proc/{process}/fd").glob("*"):
+        names = next(os.walk(f"/proc/{process}/fd"), ("", (), ()))[2]  # none where it has ended
+        for name in names:
             try:
-                about = path.stat()
+                about = os.stat(f"/proc/{process}/fd/{name}")
             except OSError:  # closed by now
                 continue
             if not about.st_nlink and stat.S_ISREG(about.st_mode):
