@@ -137,6 +137,24 @@ class PhaseUse:
     passed: np.ndarray | None
 
 
+@dataclass(frozen=True, eq=False)
+class AsyncOperation:
+    """Work that an instruction hands to the asynchronous proxy, which does it in its own time.
+
+    instruction, line: what issued it; lanes: (n,) int64 ids of the issuing thread, or of the 128 of
+    a warpgroup; accesses: the bytes of memory that it reads and writes, one address for each
+    contiguous run of `size` bytes; completion: "mbarrier", "bulk_group" or "wgmma_group", by which
+    others learn of its end; mbarrier: (block of the chunk, address in it), or None.
+    """
+
+    instruction: Instruction
+    line: int
+    lanes: np.ndarray
+    accesses: tuple[Access, ...]
+    completion: str
+    mbarrier: tuple[int, int] | None = None
+
+
 @dataclass(frozen=True)
 class Fragment:
     """One matrix of a product, and which lane of a warp holds which element.
@@ -355,6 +373,11 @@ class Observer:
     def barrier(self, event: BarrierEvent) -> None: ...
 
     def warp_barrier(self, event: WarpBarrierEvent) -> None: ...
+
+    def async_issued(self, operation: AsyncOperation, machine: MachineView) -> None: ...
+
+    def async_completed(self, operation: AsyncOperation, machine: MachineView) -> None:
+        """Its bytes are in place, and its mbarrier or the wait for its group says so."""
 
     def fault(self, event: FaultEvent) -> None: ...
 
