@@ -6,12 +6,15 @@ Causal tiles differ in length: taken from the longest to the shortest they end n
 head by head they find K and V in L2. The block with the most work says how long a launch takes.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
 from kernelscope.errors import InputError
 
 from .problem import LARGEST_D, Device, Problem, ceil_div
+
+Constants = Mapping[str, int]
 
 CAPABILITY = (9, 0)  # the one that has wgmma
 WIDTHS = (64, 128, LARGEST_D)  # of tiles, by the head dim
@@ -21,39 +24,39 @@ EVEN = 1.02  # head by head, where it takes at most so many times as long
 MOST_TILES = 1 << 20  # from which on blocks have equal work in any order
 
 
-def wgmma_rows(c) -> int:
+def wgmma_rows(c: Constants) -> int:
     """Query rows a block."""
     return 64 * c["GROUPS"]
 
 
-def wgmma_bytes(c) -> int:
+def wgmma_bytes(c: Constants) -> int:
     """Dynamic shared memory of a block in bytes: tiles of Q, two of K and of V; mbarriers."""
     q_tiles = 1 if c["D"] > 128 else 2
     tiles = wgmma_rows(c) * q_tiles + 4 * c["BC"]
     return 2 * c["D"] * tiles + 16 * c["GROUPS"] * q_tiles + 64
 
 
-def longest_block(groups: int, longest_first: bool, bc: int, problem: Problem, blocks: int) -> float:
+def longest_block(c: Constants, problem: Problem, blocks: int) -> float:
     """Work of the block that has most of it, in tiles of keys of two warpgroups."""
-    rows = 64 * groups
+    rows = wgmma_rows(c)
     tiles = ceil_div(problem.n, rows)  # of a head
     if problem.bh * tiles > MOST_TILES:
         return problem.bh * tiles * rows  # the fewest rows past the end
     rounds, block = np.divmod(np.arange(problem.bh * tiles), blocks)
-    if longest_first:
+    if c["LONGEST_FIRST"]:
         block = np.where(rounds % 2, blocks - 1 - block, block)
         at = tiles - 1 - np.arange(problem.bh * tiles) // problem.bh
     else:
         head, at = np.divmod(np.arange(problem.bh * tiles), tiles)
         at = np.where(head % 2, at, tiles - 1 - at)
     seen = (at + 1) * rows + problem.m - problem.n if problem.causal else problem.m
-    keys = np.maximum(1, -(-np.minimum(problem.m, seen) // bc))
+    keys = np.maximum(1, -(-np.minimum(problem.m, seen) // c["BC"]))
     work = np.bincount(block, keys + np.full(at.shape, START), blocks).max()
-    return float(work) * (THIRD if groups == 3 else 1.0)
+    return float(work) * (THIRD if c["GROUPS"] == 3 else 1.0)
 
 
 @lru_cache(maxsize=512)
-def wgmma_config(problem: Problem, device: Device) -> dict[str, int]:
+def wgmma_config(problem: Problem, device: Device) -> Constants:
     """Return the constants of 18 for a problem.
 
     Raises:
@@ -72,18 +75,14 @@ def wgmma_config(problem: Problem, device: Device) -> dict[str, int]:
         )
     width = next(width for width in WIDTHS if min(problem.d, LARGEST_D) <= width)
     bc = 64 if width == LARGEST_D else 128
+    shape = {"BFLOAT16": int(problem.dtype == "bfloat16"), "D": width, "BC": bc}
+    choices = [
+        shape | {"GROUPS": groups, "LONGEST_FIRST": order}
+        for groups in ((2, 3) if width == 64 else (2,))
+        for order in ((0, 1) if problem.causal else (0,))
+    ]
 
-    def work(groups: int, longest_first: int) -> float:
-        found = longest_block(groups, bool(longest_first), bc, problem, device.sm_count)
-        return found * (EVEN if longest_first else 1.0)
+    def work(c: Constants) -> float:
+        return longest_block(c, problem, device.sm_count) * (EVEN if c["LONGEST_FIRST"] else 1.0)
 
-    orders = (0, 1) if problem.causal else (0,)
-    choices = [(groups, order) for groups in ((2, 3) if width == 64 else (2,)) for order in orders]
-    groups, order = min(choices, key=lambda one: work(*one))
-    return {
-        "BFLOAT16": int(problem.dtype == "bfloat16"),
-        "D": width,
-        "BC": bc,
-        "GROUPS": groups,
-        "LONGEST_FIRST": order,
-    }
+    return min(choices, key=work)
