@@ -36,15 +36,17 @@ def float64_attention(
 ) -> np.ndarray:
     """Return reference.attention, a thread a head: NumPy computes outside the interpreter's lock.
 
-    q: (B, H, n, d).  k, v: (B, H, m, d).  queries: those that are wanted.  Returns
+    q: (B, H, n, d).  k, v: (B, H_kv, m, d).  queries: those that are wanted.  Returns
     (B, H, queries, d) float64.
     """
     mask = reference.causal_mask(q.shape[2], k.shape[2])[queries] if causal else None
     hidden = None if mask is None else np.where(mask, 0.0, -np.inf)
 
     def head(at: tuple[int, int]) -> np.ndarray:
-        one = np.s_[at[0] : at[0] + 1, at[1] : at[1] + 1]
-        return reference.attention(q[one][:, :, queries], k[one], v[one], bias=hidden)[0, 0]
+        one, shared = at[1], at[1] * k.shape[1] // q.shape[1]
+        mine = (x[at[0]][None, h : h + 1] for x, h in ((q, one), (k, shared), (v, shared)))
+        q1, k1, v1 = mine
+        return reference.attention(q1[:, :, queries], k1, v1, bias=hidden)[0, 0]
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(head, np.ndindex(q.shape[:2])))
