@@ -43,10 +43,9 @@ def float64_attention(
     hidden = None if mask is None else np.where(mask, 0.0, -np.inf)
 
     def head(at: tuple[int, int]) -> np.ndarray:
-        one, shared = at[1], at[1] * k.shape[1] // q.shape[1]
-        mine = (x[at[0]][None, h : h + 1] for x, h in ((q, one), (k, shared), (v, shared)))
-        q1, k1, v1 = mine
-        return reference.attention(q1[:, :, queries], k1, v1, bias=hidden)[0, 0]
+        kv = at[0], at[1] * k.shape[1] // q.shape[1]
+        of_head = (one[None, None] for one in (q[at][queries], k[kv], v[kv]))
+        return reference.attention(*of_head, bias=hidden)[0, 0]
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(head, np.ndindex(q.shape[:2])))
