@@ -75,7 +75,17 @@ class Encoding:
     promotion: int
 
     def packed(self) -> np.ndarray:
-        """The simulator's encoding, (128,) uint8."""
+        """The simulator's encoding, (128,) uint8.
+
+        Raises InputError for a row of the box that is shorter than the swizzle.
+        """
+        row = self.box[0] * ELEMENTS[self.kind][1]
+        if self.swizzle > row:
+            fits = ", ".join(str(one) for one in SWIZZLES if one <= row)
+            raise InputError(
+                f"a row of the box has {row} bytes and the swizzle {self.swizzle}; how a GPU lays out "
+                f"such rows is not documented, and not simulated: use a swizzle of {fits} bytes"
+            )
         image = np.zeros(1, MAP_FIELDS)
         count = len(self.extents)
         image["magic"], image["address"], image["axes"] = MAGIC, self.address, count
@@ -127,7 +137,8 @@ class TensorMap:
         box: elements of a box along each axis of the array, 1 to 256 each; a row of the box, along
             the last axis, is a multiple of 16 bytes.
         swizzle: 0, 32, 64 or 128 bytes: the 16-byte chunks of shared memory are exchanged within
-            stretches so long, by the number of the 128-byte line. A row of the box is no longer.
+            stretches so long, by the number of the 128-byte line. A row of the box is
+            no longer; on the simulator it is as long.
         element_strides: of every so many elements of the box along an axis one is copied, 1 to 8;
             that of the last axis is 1. None: of all.
         dtype: the element's type where it is not the array's own: "bfloat16" for the raw bits in

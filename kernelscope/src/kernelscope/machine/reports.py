@@ -52,8 +52,8 @@ class Reports:
             observer.instruction(event)
 
     def line(self, instruction) -> int:
-        """The line of the kernel's own source that an instruction of the running block is of."""
-        return self.block.instance.line(instruction)
+        """The line of the kernel's own source that an instruction is of, as events have it."""
+        return self.kernel.program.own_line(instruction)
 
     def async_issued(self, operations: list[events.AsyncOperation] | None) -> None:
         """Tell of work that the asynchronous proxy has been given; None: nobody listens."""

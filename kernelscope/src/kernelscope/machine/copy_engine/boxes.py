@@ -16,7 +16,7 @@ from ...tensor_map import ELEMENTS, FILLS, MAGIC, MAP_FIELDS
 _UNIT = 16  # bytes, the most
 UNITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype("c16")}
 _KINDS = tuple(ELEMENTS)
-NAN_BITS = 0x7FFFFFFF  # of a fill with NaN: its low bytes where an element has fewer
+NAN_BITS = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}  # of a fill, by bytes of an element
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class Box:
         """(unit,) uint8: what stands for the array's bytes outside of it."""
         if self.fill == "zero":
             return np.zeros(unit, np.uint8)
-        one = np.array(NAN_BITS, np.uint64).view(np.uint8)[: self.item]
-        return np.resize(one, unit)
+        one = np.array([NAN_BITS[self.item]], f"u{self.item}")
+        return np.resize(one.view(np.uint8), unit)
 
     def converted(self, data: np.ndarray) -> np.ndarray:
         """Elements as they stand in shared memory: those of "_ftz" types have no subnormals."""
@@ -134,10 +134,13 @@ class Box:
 
 
 def rounded_to_tf32(words: np.ndarray) -> np.ndarray:
-    """Bits of float32 with 10 bits behind the point, rounded to the nearest, ties to even."""
+    """Bits of float32 with 10 bits behind the point, rounded to the nearest, ties to even.
+
+    Infinities and NaN keep their bits.
+    """
     up = words + np.uint32(0xFFF) + (words >> np.uint32(13) & np.uint32(1))
     finite = words & np.uint32(0x7F800000) != 0x7F800000
-    return np.where(finite, up, words) & np.uint32(0xFFFFE000)
+    return np.where(finite, up & np.uint32(0xFFFFE000), words)
 
 
 @lru_cache(maxsize=256)
