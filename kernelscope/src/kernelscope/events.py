@@ -376,6 +376,9 @@ class Observer:
 
     def async_issued(self, operation: AsyncOperation, machine: MachineView) -> None: ...
 
+    def async_read(self, operation: AsyncOperation, machine: MachineView) -> None:
+        """Its source has been read, and may be overwritten: a wait for a bulk group says so."""
+
     def async_completed(self, operation: AsyncOperation, machine: MachineView) -> None:
         """Its bytes are in place, and its mbarrier or the wait for its group says so."""
 

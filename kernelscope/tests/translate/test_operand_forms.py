@@ -82,7 +82,29 @@ ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r4, %r5}, [tile]
 movmatrix.sync.aligned.m8n8.trans.b16 %r4, %r1
 stmatrix.sync.aligned.m8n8.x1.shared.b16 [tile], {%r4}
 """
-LINES = VALID.strip().replace(" | ", "\n").splitlines()
+BULK = """
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile+16], [%rd1], 16, [tile]
+cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [tile+16], [%rd1], 16, [tile]
+cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [tile+16], [%r3], 16, [tile]
+cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%rd1], [tile+16], 16, %rd5
+cp.async.bulk.commit_group | cp.async.bulk.wait_group.read 0 | prefetch.tensormap [%rd1]
+cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 \
+[tile+16], [tile+32], 16, [tile]
+cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.bf16 [%rd1], [tile+16], 16
+fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128 | fence.mbarrier_init.release.cluster
+""".replace("\\\n", "")
+BOXES = """
+cp.async.bulk.tensor.Nd.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster\
+.L2::cache_hint [tile], [%rd1, {XYZ}], [tile], %h1, %rd5
+cp.async.bulk.tensor.Nd.shared::cta.global.mbarrier::complete_tx::bytes [tile], [%rd1, {XYZ}], [tile]
+cp.async.bulk.tensor.Nd.global.shared::cta.bulk_group [%rd1, {XYZ}], [tile]
+cp.async.bulk.prefetch.tensor.Nd.L2.global.tile [%rd1, {XYZ}]
+cp.reduce.async.bulk.tensor.Nd.global.shared::cta.add.tile.bulk_group [%rd1, {XYZ}], [tile]
+""".replace("\\\n", "")
+VALID += BULK
+for axes in range(1, 6):
+    VALID += BOXES.replace("Nd", f"{axes}d").replace("XYZ", ", ".join(["%r1", "-3", "0", "%r2", "9"][:axes]))
+LINES = [line for line in VALID.replace(" | ", "\n").splitlines() if line]
 # What may stand in the place of any operand: of each kind, and some of none.
 OTHERS = """
 %r1 ; %rd1 ; %rd2 ; %f1 ; %d1 ; %h1 ; %p1 ; _ ; %tid.x ; %tid ; %clock64 ; %carry ; q ; 0 ; 1 ; -1 ;
@@ -133,7 +155,7 @@ def test_each_form_is_taken(line):
 
 
 def test_each_form_has_an_instruction_here():
-    refused = {"cp", "cp.async.bulk", "cp.async.bulk.prefetch.tensor", "tex"}
+    refused = {"cp", "tex"}
     assert {_name(parts_of(line)[1]) for line in LINES} == {"", *FORMS} - refused
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from kernelscope.compile import compile_cubin
 from kernelscope.differential import compare as differential_compare
+from kernelscope.differential import copies as differential_copies
 from kernelscope.differential import functions as differential_functions
 from kernelscope.differential import opcodes as differential_opcodes
 from kernelscope.differential import textures as differential_textures
@@ -329,6 +330,27 @@ def texture_section(run) -> dict:
     }
 
 
+# --- bulk copies ----------------------------------------------------------------------------------
+
+
+def run_copy(machine, number) -> list[np.ndarray]:
+    """Results of one bulk copy on a machine."""
+    return differential_copies.run_case(machine, differential_copies.cases()[number])
+
+
+def copy_section(run) -> dict:
+    """Every case of differential.copies."""
+    known = differential_copies.cases()
+    numbers = run.thin(range(len(known)))
+    futures = {number: run.submit(run_copy, SIMULATOR, number) for number in numbers}
+
+    def compared(number):
+        first, second = run_copy(run.first, number), futures[number].result()
+        return differential_copies.compare(known[number], first, second)
+
+    return {"items": [guarded({"tma": known[n].name}, lambda n=n: compared(n)) for n in numbers]}
+
+
 SECTIONS = {
     "opcodes": opcode_section,
     "matrices": matrix_section,
@@ -336,4 +358,5 @@ SECTIONS = {
     "programs": program_section,
     "functions": function_section,
     "textures": texture_section,
+    "tma": copy_section,
 }

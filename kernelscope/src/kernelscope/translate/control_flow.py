@@ -15,13 +15,14 @@ Key = tuple[int, ...]
 LANE, SHARED_BASE, LOCAL_BASE = 0, 1, 2  # slots every kernel has: lane id and slice offsets
 MASKED = ("shfl.sync", "vote.sync", "match.", "redux.sync", "bar.warp.sync", "elect.sync")
 WHOLE_WARP = ("wmma.", "mma.", "ldmatrix.", "stmatrix.", "movmatrix.")
-_ENDS = ("bra", "brx", "call", "ret", "exit", "trap")
+_ENDS = ("bra", "brx", "call", "ret", "exit", "trap", "setmaxnreg")
 _POLLS = ("volatile", "relaxed", "acquire", "mmio")
 
 
 @dataclass(frozen=True)
 class Terminator:
-    """How a block ends: "jump", "branch", "table", "exit", "return", "barrier", "call", "trap".
+    """How a block ends: "jump", "branch", "table", "exit", "return", "barrier", "call", "trap",
+    "registers" (setmaxnreg).
 
     A "return" is one from a recursive function, whose lanes may go back to different places.
     """

@@ -22,8 +22,7 @@ from .operands import code_of, type_of
 
 # Nothing is left to do; bar: bar.warp, whose lanes are together here.
 NOTHING = """
-    membar fence prefetch prefetchu pmevent discard applypriority setmaxnreg griddepcontrol brkpt
-    bar
+    membar fence prefetch prefetchu pmevent discard applypriority griddepcontrol brkpt bar
 """.split()
 # These are the same for signed and unsigned operands, and registers are kept unsigned.
 WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
