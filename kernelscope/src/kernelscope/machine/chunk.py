@@ -23,7 +23,7 @@ from .clock import Clock
 from .clusters import Cluster
 from .device_calls import DeviceCalls
 from .lanes import ChunkLanes
-from .matrix import Matrices
+from .matrix import Matrices, WarpGroups
 from .memory import scalar
 from .reports import Reports
 from .scheduler import Scheduler, placed_in
@@ -56,6 +56,7 @@ class Chunk:
         )
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.matrices = Matrices(self.lanes, self.memory, self.reports)
+        self.groups = WarpGroups(self.lanes, self.memory, self.reports, self.matrices)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
         self.single, self.swaps = Single(self), Swaps(self)
         self.reports.machine = ChunkView(self) if run.observers else None
