@@ -6,11 +6,12 @@ takes a quarter of the time. Blocks with infinities, NaN or extreme exponents go
 """
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from ..narrow.float8 import widen as widen_float8
-from .tensor_core import LEAST_OF, NEVER, Accumulation, sum_group, decode
+from .tensor_core import LEAST_OF, NEVER, Accumulation, decode, sum_group
 
 _PRODUCTS = 1 << 17  # at a time: what the cache holds
 _SLOW_PRODUCTS = 1 << 15
@@ -70,10 +71,25 @@ def _exponents(value: np.ndarray, least: int) -> tuple[np.ndarray, bool]:
     return np.where(value == 0, _I16(NEVER), exponent), special
 
 
+class _Scratch:
+    """Memory for a block's products that is used again: new pages cost more than the products."""
+
+    def __init__(self):
+        self.flat = {kind: np.empty(_PRODUCTS, kind) for kind in (_I16, np.float32, _I32)}
+
+    def of(self, kind, shape: tuple[int, ...]) -> np.ndarray:
+        """An array of any values; the next of this type takes its place."""
+        return self.flat[kind][: prod(shape)].reshape(shape)
+
+
+_scratch = _Scratch()
+
+
 def add_products(a: Tile, b: Tile, c: np.ndarray, kind: str, model: Accumulation) -> np.ndarray:
     """(matrices, m, n) bits of A B + C, each sum of one group.
 
-    a: (matrices, k, m); b: (matrices, k, n); c: (matrices, m, n) bits; kind: of C and of the result.
+    a: (matrices, k, m); b: (matrices, k, n); c: (matrices, m, n) bits of C, which has the type
+    `kind`, as the result.
     """
     count, k, m = a.value.shape
     n = b.value.shape[2]
@@ -96,14 +112,17 @@ def _add_block(a: Tile, b: Tile, c: np.ndarray, kind: str, model: Accumulation) 
     start = np.ascontiguousarray(c)
     start = start.view(np.float16).astype(np.float32) if kind == "f16" else start.view(np.float32)
     least, special = _exponents(start, LEAST_OF[kind])
-    exponents = np.add(a.exponent[:, :, :, None], b.exponent[:, :, None, :])
+    shape = (*a.value.shape, b.value.shape[2])
+    exponents = _scratch.of(_I16, shape)
+    np.add(a.exponent[:, :, :, None], b.exponent[:, :, None, :], out=exponents)
     top = np.maximum(np.maximum.reduce(exponents, axis=1), least)
     if a.special or b.special or special or _is_extreme(top):
         return _add_slowly(a, b, np.ascontiguousarray(c), kind, model)
     top = np.maximum(top, _I16(-_EXTREME)).astype(_I32)
     bits = model.fraction_bits
     scale = (bits + _F32_BIAS - top << _F32_FRACTION).view(np.float32)
-    terms = a.value[:, :, :, None] * b.value[:, :, None, :]
+    terms = _scratch.of(np.float32, shape)
+    np.multiply(a.value[:, :, :, None], b.value[:, :, None, :], out=terms)
     np.multiply(terms, scale[:, None], out=terms)
     units = _sum_of_cut(terms, bits + _TERM_BITS)
     units += (start * scale).astype(_I32)
@@ -125,7 +144,8 @@ def _is_extreme(top: np.ndarray) -> bool:
 def _sum_of_cut(terms: np.ndarray, bits: int) -> np.ndarray:
     """(matrices, m, n) float64 sums of (matrices, k, m, n) terms below 2**bits, each cut first."""
     count, k, m, n = terms.shape
-    cut = terms.astype(_I32)
+    cut = _scratch.of(_I32, terms.shape)
+    np.copyto(cut, terms, casting="unsafe")
     together = min(k, 1 << _SUM_BITS - 1 - bits)
     parts = cut.reshape(count, k // together, together, m, n)
     return np.add.reduce(parts, axis=2, dtype=_I32).sum(axis=1, dtype=np.float64)

@@ -11,7 +11,12 @@ from ..lanes import ChunkLanes
 from ..reports import Reports
 
 _LONG = np.dtype("u8")
-_SWIZZLES = {16: "no swizzle", 32: "32-byte swizzle", 64: "64-byte swizzle", 128: "128-byte swizzle"}
+_SWIZZLES = {
+    16: "no swizzle",
+    32: "32-byte swizzle",
+    64: "64-byte swizzle",
+    128: "128-byte swizzle",
+}
 
 
 class Tiles:
@@ -99,10 +104,10 @@ class Tiles:
         instance, (rows, k, k_major) = self.reports.block.instance, self.place(product, name)
         message = (
             f"{self.lanes.kernel.name} at {instance.where(instruction)}: the tile of {name} of "
-            f"{self.lanes.thread_text(lane)}, {rows} x {k}, {'K' if k_major else 'MN'}-major, starts "
-            f"at byte {form.start} of shared memory (leading offset {form.leading}, stride offset "
-            f"{form.stride}, {_SWIZZLES[form.line]}) and reads {place}. Correct the start address "
-            "or the offsets of its descriptor"
+            f"{self.lanes.thread_text(lane)}, {rows} x {k}, {'K' if k_major else 'MN'}-major, "
+            f"starts at byte {form.start} of shared memory (leading offset {form.leading}, stride "
+            f"offset {form.stride}, {_SWIZZLES[form.line]}) and reads {place}. Correct the start "
+            "address or the offsets of its descriptor"
         )
         self.fault("out-of-bounds", message, instruction, lane, array, index)
         return valid

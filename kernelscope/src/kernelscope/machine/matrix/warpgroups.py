@@ -58,7 +58,8 @@ class WarpGroups:
     def groups(self, instruction) -> tuple[int, np.ndarray | None]:
         """(number of groups, place of each active lane among 128 a group; None: all are active).
 
-        Reports groups of which some lanes are missing; raises SimulatorError if no observer goes on.
+        Reports groups of which some lanes are missing; raises SimulatorError if no observer goes
+        on.
         """
         lane = self.lanes.R[LANE]
         if self.checked[0] is lane:
@@ -87,8 +88,9 @@ class WarpGroups:
             "divergent-barrier",
             f"{self.lanes.kernel.name}: `{instruction.opcode}` at {where} needs the four warps "
             f"{start} to {start + WARPS - 1} of a warp group, and all of their lanes; of warp "
-            f"{missing} not all come there (first who came: {self.lanes.thread_text(here)}). Launch "
-            f"blocks of a multiple of {LANES} threads, and let all four warps take the same branch",
+            f"{missing} not all come there (first who came: {self.lanes.thread_text(here)}). "
+            f"Launch blocks of a multiple of {LANES} threads, and let all four warps take the same "
+            "branch",
             instruction,
             here,
         )
@@ -123,8 +125,8 @@ class WarpGroups:
                 "divergent-barrier",
                 f"{self.lanes.kernel.name} at {where}: {what} of `{instruction.opcode}` is not the "
                 f"same in all threads of a warp group: {self.lanes.thread_text(lane)} has another "
-                f"one than {self.lanes.thread_text(np.array([of_first]))}. Compute it from what the "
-                f"four warps have in common",
+                f"one than {self.lanes.thread_text(np.array([of_first]))}. Compute it from what "
+                "the four warps have in common",
                 instruction,
                 lane,
             )
@@ -220,9 +222,7 @@ class WarpGroups:
                 address, size = self.tiles.runs(product, name, sources[name][at])
                 first, home = np.full(address.size, lanes[0]), np.full(address.size, block)
                 accesses.append(Access("shared", "load", address, first, size, None, home))
-            operation = AsyncOperation(
-                instruction, line, lanes, tuple(accesses), "wgmma_group"
-            )
+            operation = AsyncOperation(instruction, line, lanes, tuple(accesses), "wgmma_group")
             warps = range(warp, warp + WARPS)
             last = {one: int(self.committed[one]) for one in warps if one < self.committed.size}
             self.under_way.append(_Open(operation, last))
