@@ -128,7 +128,8 @@ def _add_block(a: Tile, b: Tile, c: np.ndarray, kind: str, model: Accumulation) 
     units += (start * scale).astype(_I32)
     exact = units * (top + 1023 - bits).astype(np.int64).__lshift__(52).view(np.float64)
     if kind == "f16":
-        return exact.astype(np.float16).view(np.uint16)
+        near = exact.astype(np.float16)
+        return (near + near.dtype.type(0)).view(np.uint16)  # zero is positive
     kept = ~np.uint64((1 << 52 - model.result_bits) - 1)
     return (exact.view(np.uint64) & kept).view(np.float64).astype(np.float32).view(_U32)
 
