@@ -210,7 +210,8 @@ def test_products_of_8_bit_floats_keep_13_bits(sums):
 @pytest.mark.parametrize("mixed", ["e4m3.e5m2", "e5m2.e4m3", "e5m2.e5m2"])
 def test_types_of_8_bit_floats_mix(mixed):
     kinds = mixed.split(".")
-    a, b = (RNG.integers(-4, 5, (r, 32)).astype(DTYPES[kind]) for r, kind in zip((64, 16), kinds))
+    a, b = (RNG.integers(-4, 5, (r, 32)) for r in (64, 16))
+    a, b = a.astype(DTYPES[kinds[0]]), b.astype(DTYPES[kinds[1]])
     c = np.zeros((64, 16), np.float32)
     tile, words = plain_tiles(a, b)
     found = run(f"m64n16k32.f32.{mixed}", tile, words, a, c, literals=(1, 1))

@@ -113,7 +113,17 @@ def _of_operands(opcode: str, operands: tuple) -> tuple[frozenset[str], frozense
 
 def _starts_anew(operands: tuple) -> bool:
     """Does a wgmma.mma_async leave out what the registers of its sums hold, by a literal 0?"""
-    return len(operands) > 3 and operands[3] == Immediate(0)
+    return _item(operands, 3) == Immediate(0)
+
+
+def may_start_anew(instruction: Instruction) -> bool:
+    """Does a predicate say whether a wgmma.mma_async reads the registers of its sums?"""
+    root = instruction.opcode.split(".", 1)[0]
+    return root == "wgmma" and isinstance(_item(instruction.operands, 3), Register | Inverted)
+
+
+def _item(operands: tuple, at: int):
+    return operands[at] if len(operands) > at else None
 
 
 def live_at_entry(function: Function) -> set[str]:

@@ -180,7 +180,7 @@ class GroupCase:
 
 
 def in_registers(matrix: np.ndarray, held) -> np.ndarray:
-    """(groups, 64, columns) elements as the registers of 128 lanes, one lane's after the other's."""
+    """(groups, 64, columns) elements as registers: those of lane 0, of lane 1, to lane 127."""
     raw = matrix.view(f"u{matrix.itemsize}").reshape(len(matrix), -1)
     words = np.empty_like(raw)
     words[:, places(held)] = raw
