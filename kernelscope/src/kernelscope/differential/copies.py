@@ -195,7 +195,9 @@ class CopyCase:
 
     def numbers(self, shape, seed: int) -> np.ndarray:
         """Values of the element's type, as unsigned integers of its size."""
-        size = ELEMENTS[self.kind][1] if self.kind in ELEMENTS else int(self.kind.strip("bsuf")) // 8
+        size = (
+            ELEMENTS[self.kind][1] if self.kind in ELEMENTS else int(self.kind.strip("bsuf")) // 8
+        )
         rng = np.random.default_rng([seed, self.seed])
         bits = rng.integers(0, 256, (*shape, size), np.uint8).view(f"u{size}")[..., 0]
         if self.values == "bits" or "f" not in self.kind:
@@ -263,7 +265,13 @@ def cases() -> list[CopyCase]:
         for what in ("load", "store"):  # tiles at other lines than the pattern's first one
             found.append(
                 CopyCase(
-                    what, (40, 64), "uint16", (9, swizzle // 2 or 24), (8, 3), swizzle, offset=offset
+                    what,
+                    (40, 64),
+                    "uint16",
+                    (9, swizzle // 2 or 24),
+                    (8, 3),
+                    swizzle,
+                    offset=offset,
                 )
             )
     for kind in ELEMENTS:
