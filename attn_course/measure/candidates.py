@@ -329,7 +329,8 @@ class Baseline(TorchCall):
         super().__init__(call, TOLERANCES[q.dtype.name])
         torch = torch_module()
         self.inputs = tuple(_tensor(torch, array) for array in (q, k, v))
-        self.causal, self._grouped = causal, q.shape[1] != k.shape[1]
+        self.causal = causal
+        self._grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
         self.scale = 1 / math.sqrt(q.shape[3])
         if causal and name == EAGER:
             square = torch.ones((q.shape[2],) * 2, dtype=torch.bool, device=self.inputs[0].device)
@@ -349,14 +350,13 @@ class Baseline(TorchCall):
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         attend = torch_module().nn.functional.scaled_dot_product_attention
-        how = {"is_causal": self.causal, "scale": self.scale, "enable_gqa": self._grouped}
+        how = {"is_causal": self.causal, "scale": self.scale}
         with sdpa_kernel([getattr(SDPBackend, backend)]):
-            return attend(*self.inputs, **how)
+            return attend(*self.inputs, **how, **self._grouped)
 
     def _flex(self):
-        return self._compiled(
-            *self.inputs, block_mask=self._mask, scale=self.scale, enable_gqa=self._grouped
-        )
+        how = {"block_mask": self._mask, "scale": self.scale}
+        return self._compiled(*self.inputs, **how, **self._grouped)
 
 
 @lru_cache(maxsize=8)
