@@ -4,7 +4,7 @@
 // Changes from:  14_flash_mma.cu
 // Shapes:        q and out (batch*heads, n, d), k and v (batch*kv_heads, m, d) as tensor maps,
 //                bfloat16 or half; lse null or float32 (batch*heads, n)
-// Launch:        flash_wgmma: grid (one block a multiprocessor, or fewer), block (128*(GROUPS+1)),
+// Launch:        flash_wgmma: grid (min(BLOCKS, batch*heads*ceil(n/BR))), block (128*(GROUPS+1)),
 //                dynamic shared 2*D*(64*GROUPS*Q_STAGES + 4*BC) + 16*GROUPS*Q_STAGES + 64
 //                bytes, Q_STAGES 1 for D = 256, else 2; LONGEST_FIRST orders the tiles
 // Needs:         sm_90a; d <= D, a multiple of 8; D 64, 128 or 256; BC 64 or 128; GROUPS 2 or 3;
@@ -23,6 +23,9 @@
 #endif
 #ifndef BC
 #define BC 128  // keys a tile
+#endif
+#ifndef BLOCKS
+#define BLOCKS 132  // of the grid, at most: one a multiprocessor
 #endif
 #ifndef LONGEST_FIRST
 #define LONGEST_FIRST 0  // tiles that see most keys go first, of all heads; 0: head by head
@@ -84,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
     if (group == GROUPS) {
         give_registers<24>();
         for (int round = 0; threadIdx.x % 128 == 0; ++round) {
-            const Work work = work_of<BR>(round, bh, n, LONGEST_FIRST);
+            const Work work = work_of<BR, BLOCKS, LONGEST_FIRST>(round, bh, n);
             if (work.head >= bh) break;
             for (int i = 0; i < GROUPS; ++i) {
                 fill_tile<BOXES>(q_ring(i), round, q, work.row0 + 64 * i, work.head);
@@ -106,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
     if (group == GROUPS - 1) end_turn<GROUPS>(group);  // the first one begins
 
     for (int round = 0;; ++round) {
-        const Work work = work_of<BR>(round, bh, n, LONGEST_FIRST);
+        const Work work = work_of<BR, BLOCKS, LONGEST_FIRST>(round, bh, n);
         if (work.head >= bh) break;
         const int row0 = work.row0 + 64 * group;     // of this warpgroup
         const int row = row0 + 16 * warp + lane / 4;  // this lane's rows are row and row + 8
@@ -191,10 +194,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
         store_rows(q_tile, 16 * warp, o, inverse);  // Q is read no more: from there it leaves
         stores_visible();
         meet(group);
-        if (threadIdx.x % 128 == 0) {
-            store_tile<BOXES, Q_BOX>(out, row0, work.head, q_tile);
-            q_ring(group).release(round);
-        }
+        if (threadIdx.x % 128 == 0) store_tile<BOXES>(q_ring(group), round, out, row0, work.head);
     }
     if (group == 0) my_turn(group);  // the last turn, which is nobody's
 }

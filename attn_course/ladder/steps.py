@@ -50,8 +50,7 @@ class Step:
         computes: the formula, for tables.
         arguments: buffers and scalars in the kernel's order; see :class:`Problem`.
         writes: the buffers among them that the kernel writes.
-        geometry: (entry, problem, constants) -> Geometry; among the constants is "sm_count", the
-            multiprocessors of the device.
+        geometry: (entry, problem, constants) -> Geometry.
         tune: (problem, device) -> values for the file's constants; None: its defaults.
         relative: the relative error to float64 that its precision allows, where that is more than
             the dtype's.
@@ -138,8 +137,7 @@ def _launch(
     tuned = row.tune(problem, device) if row.tune else {}
     chosen = {**tuned, **chosen_constants(defaults, options)}
     try:
-        known = defaults | chosen | {"sm_count": device.sm_count}
-        geometry = row.geometry(row.entry, problem, known)
+        geometry = row.geometry(row.entry, problem, defaults | chosen)
     except ZeroDivisionError:
         zeros = " and ".join(name for name, value in chosen.items() if value == 0)
         if not zeros:
@@ -261,7 +259,7 @@ def _warpgroups(entry, problem, constants):
     """At most a block a multiprocessor: each takes tile after tile."""
     _refuse_wide_heads(entry, problem, constants)
     tiles = problem.bh * ceil_div(problem.n, wgmma_rows(constants))
-    grid = (min(tiles, constants["sm_count"]), 1, 1)
+    grid = (min(tiles, constants["BLOCKS"]), 1, 1)
     return Geometry(entry, grid, (128 * (constants["GROUPS"] + 1), 1, 1), wgmma_bytes(constants))
 
 
@@ -322,7 +320,7 @@ LADDER = (
     _step(
         18,
         "18_flash_wgmma",
-        FUSED.replace(" + bias", ""),
+        FUSED,
         "q k v out lse bh heads kv_heads n m scale causal",
         "out",
         _warpgroups,

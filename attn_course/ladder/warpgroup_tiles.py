@@ -36,9 +36,9 @@ def wgmma_bytes(c: Constants) -> int:
     return 2 * c["D"] * tiles + 16 * c["GROUPS"] * q_tiles + 64
 
 
-def longest_block(c: Constants, problem: Problem, blocks: int) -> float:
+def longest_block(c: Constants, problem: Problem) -> float:
     """Work of the block that has most of it, in tiles of keys of two warpgroups."""
-    rows = wgmma_rows(c)
+    rows, blocks = wgmma_rows(c), c["BLOCKS"]
     tiles = ceil_div(problem.n, rows)  # of a head
     if problem.bh * tiles > MOST_TILES:
         return problem.bh * tiles * rows  # the fewest rows past the end
@@ -76,6 +76,7 @@ def wgmma_config(problem: Problem, device: Device) -> Constants:
     width = next(width for width in WIDTHS if min(problem.d, LARGEST_D) <= width)
     bc = 64 if width == LARGEST_D else 128
     shape = {"BFLOAT16": int(problem.dtype == "bfloat16"), "D": width, "BC": bc}
+    shape["BLOCKS"] = device.sm_count
     choices = [
         shape | {"GROUPS": groups, "LONGEST_FIRST": order}
         for groups in ((2, 3) if width == 64 else (2,))
@@ -83,6 +84,6 @@ def wgmma_config(problem: Problem, device: Device) -> Constants:
     ]
 
     def work(c: Constants) -> float:
-        return longest_block(c, problem, device.sm_count) * (EVEN if c["LONGEST_FIRST"] else 1.0)
+        return longest_block(c, problem) * (EVEN if c["LONGEST_FIRST"] else 1.0)
 
     return min(choices, key=work)

@@ -29,19 +29,22 @@ __device__ __forceinline__ void fill_tile(const Ring& ring, int step, const Tens
     }
 }
 
-// Copies a tile, `box` bytes for 64 columns, to such rows; elements past the tensor's edges are
-// left out. Returns when the tile has been read.
-template <int boxes, int box>
-__device__ __forceinline__ void store_tile(const TensorMap& to, int row, int head, unsigned tile)
+// Copies the tile of a step to such rows, and releases it when it has been read; elements past the
+// tensor's edges are left out.
+template <int boxes, typename Ring>
+__device__ __forceinline__ void store_tile(const Ring& ring, int step, const TensorMap& to, int row,
+                                           int head)
 {
 #pragma unroll
     for (int i = 0; i < boxes; ++i) {
         asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group "
                      "[%0, {%1, %2, %3}], [%4];"
-                     :: "l"(&to), "r"(64 * i), "r"(row), "r"(head), "r"(tile + i * box) : "memory");
+                     :: "l"(&to), "r"(64 * i), "r"(row), "r"(head),
+                        "r"(ring.tile(step) + i * (Ring::TILE_BYTES / boxes)) : "memory");
     }
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    ring.release(step);
 }
 
 // After a thread's stores to shared memory, before the copy engine or wgmma reads what it stored.

@@ -42,16 +42,17 @@ struct Work {
     int row0;  // first row of the tile
 };
 
-// What this block does in a round. longest_first: from the last rows of all heads, which in causal
-// attention see the most keys, to the first; in odd rounds the last block is the first, so that who
-// had the longest tile of one round has the shortest of the next. Else head by head, so that what
-// blocks at work together read stays in L2; every other head's rows in reverse, long after short.
-template <int rows>
-__device__ __forceinline__ Work work_of(int round, int heads, int n, bool longest_first)
+// What this block, of `blocks` at most, does in a round. longest_first: from the last rows of all
+// heads, which in causal attention see the most keys, to the first; in odd rounds the last block is
+// the first, so that who had the longest tile of one round has the shortest of the next. Else head
+// by head, so that what blocks at work together read stays in L2, and every other head's rows in
+// reverse, long ones after short ones.
+template <int rows, int blocks, bool longest_first>
+__device__ __forceinline__ Work work_of(int round, int heads, int n)
 {
     const int tiles = (n + rows - 1) / rows;  // of a head
     const bool turned = longest_first && round % 2;
-    const int number = round * gridDim.x + (turned ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    const int number = round * blocks + (turned ? blocks - 1 - blockIdx.x : blockIdx.x);
     if (number >= heads * tiles) return {heads, 0};
     const int head = longest_first ? number % heads : number / tiles;
     const int at = longest_first ? number / heads : number % tiles;

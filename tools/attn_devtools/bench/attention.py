@@ -162,6 +162,7 @@ class AttentionSuite(Suite):
 
 
 _LARGE_D = ((1, 4, 64, 512), (1, 4, 64, 2048), (1, 4, 64, 4096), (1, 1, 16, 8192))
+_FAST_BF16 = ("flash_mma", "flash_wgmma", AUTO, "torch_flash", "torch_cudnn", "torch_flex")
 ATTENTION_SUITES = {
     suite.name: suite
     for suite in (
@@ -191,24 +192,28 @@ ATTENTION_SUITES = {
             (
                 *(
                     SuiteRow((b, h, n, d), c)
-                    for b, h, n in ((4, 16, 1024), (1, 16, 4096), (4, 16, 4096), (1, 4, 16384))
+                    for b, h, n in ((4, 16, 1024), (1, 16, 4096), (1, 4, 16384))
                     for d in (64, 128, 256)
                     for c in (False, True)
                 ),
                 SuiteRow((4, 16, 2048, 128)),
+                SuiteRow((4, 16, 4096, 128)),
+            ),
+            dtype="bfloat16",
+            names=("flash_wmma", *_FAST_BF16),
+            sampled=True,
+            row_seconds=1.0,
+        ),
+        AttentionSuite(
+            "hopper_bf16",
+            "bfloat16 problems that fill a Hopper GPU: many heads, ragged and grouped ones",
+            (
+                *(SuiteRow((4, 16, 4096, d), c) for d in (64, 128, 256) for c in (False, True)),
                 *(SuiteRow((4, 16, 1000, 128), c) for c in (False, True)),
                 *(SuiteRow((1, 64, 4096, 128), c, kv_heads=8) for c in (False, True)),
             ),
             dtype="bfloat16",
-            names=(
-                "flash_wmma",
-                "flash_mma",
-                "flash_wgmma",
-                AUTO,
-                "torch_flash",
-                "torch_cudnn",
-                "torch_flex",
-            ),
+            names=_FAST_BF16,
             sampled=True,
             row_seconds=1.0,
         ),
