@@ -7,8 +7,8 @@
 // Launch:        flash_wgmma: grid (min(BLOCKS, batch*heads*ceil(n/BR))), block (128*(GROUPS+1)),
 //                dynamic shared 2*D*(64*GROUPS*Q_STAGES + 4*BC) + 16*GROUPS*Q_STAGES + 64
 //                bytes, Q_STAGES 1 for D = 256, else 2; LONGEST_FIRST orders the tiles
-// Needs:         sm_90a; d <= D, a multiple of 8; D 64, 128 or 256; BC 64 or 128; GROUPS 2 or 3;
-//                BFLOAT16 1, or 0 for half; heads a multiple of kv_heads
+// Needs:         sm_90a; d <= D, a multiple of 8; D 64, 128, 192 or 256; BC 64 or 128; GROUPS 2 or
+//                3; BFLOAT16 1, or 0 for half; heads a multiple of kv_heads
 // Expect:        two thirds of the tensor cores' peak at d = 128
 // Limits:        no bias; the copy engine wants rows that are 16-byte aligned
 
@@ -41,7 +41,7 @@ constexpr int BOXES = D / 64;    // of 64 columns, 128 bytes: a swizzle reaches 
 constexpr int Q_BOX = 64 * 128;  // bytes
 constexpr int BOX = BC * 128;    // bytes, of K or V
 constexpr int STAGES = 2;        // tiles of K, and of V, in use or on their way
-constexpr int Q_STAGES = D > 128 ? 1 : 2;           // the same of Q
+constexpr int Q_STAGES = D > 192 ? 1 : 2;           // the same of Q
 constexpr int REGISTERS = GROUPS == 3 ? 160 : 240;  // of a computing thread
 
 using QRing = Ring<Q_STAGES, BOXES * Q_BOX>;

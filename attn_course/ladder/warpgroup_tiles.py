@@ -17,11 +17,15 @@ from .problem import LARGEST_D, Device, Problem, ceil_div
 Constants = Mapping[str, int]
 
 CAPABILITY = (9, 0)  # the one that has wgmma
-WIDTHS = (64, 128, LARGEST_D)  # of tiles, by the head dim
+WIDTHS = (64, 128, 192, LARGEST_D)  # of tiles, by the head dim
 THIRD = 1.28  # times as long takes a tile of keys with three warpgroups as with two
 START = 1.0  # tiles of keys that beginning and ending a tile of rows takes
 EVEN = 1.02  # head by head, where it takes at most so many times as long
 MOST_TILES = 1 << 20  # from which on blocks have equal work in any order
+# Keys from which 18 was faster than 14, whose tiles are smaller, by the width; up to 128 columns
+# also from so many queries a multiprocessor on.
+FEWEST_KEYS = {64: float("inf"), 128: 192, 192: 64, LARGEST_D: 64}
+MANY_QUERIES = 240
 
 
 def wgmma_rows(c: Constants) -> int:
@@ -31,7 +35,7 @@ def wgmma_rows(c: Constants) -> int:
 
 def wgmma_bytes(c: Constants) -> int:
     """Dynamic shared memory of a block in bytes: tiles of Q, two of K and of V; mbarriers."""
-    q_tiles = 1 if c["D"] > 128 else 2
+    q_tiles = 1 if c["D"] > 192 else 2
     tiles = wgmma_rows(c) * q_tiles + 4 * c["BC"]
     return 2 * c["D"] * tiles + 16 * c["GROUPS"] * q_tiles + 64
 
@@ -74,7 +78,7 @@ def wgmma_config(problem: Problem, device: Device) -> Constants:
             "the copy engine takes multiples of 16; use method flash_mma"
         )
     width = next(width for width in WIDTHS if min(problem.d, LARGEST_D) <= width)
-    bc = 64 if width == LARGEST_D else 128
+    bc = 128 if width <= 128 else 64
     shape = {"BFLOAT16": int(problem.dtype == "bfloat16"), "D": width, "BC": bc}
     shape["BLOCKS"] = device.sm_count
     choices = [
@@ -87,3 +91,12 @@ def wgmma_config(problem: Problem, device: Device) -> Constants:
         return longest_block(c, problem) * (EVEN if c["LONGEST_FIRST"] else 1.0)
 
     return min(choices, key=work)
+
+
+def wgmma_pays(problem: Problem, device: Device) -> bool:
+    """Whether 18 takes a problem on a device, and was faster there than 14."""
+    if device.capability != CAPABILITY or problem.biased or problem.d % 8:
+        return False
+    c = wgmma_config(problem, device)
+    many = c["D"] <= 128 and problem.bh * problem.n >= MANY_QUERIES * device.sm_count
+    return (many or problem.m >= FEWEST_KEYS[c["D"]]) and wgmma_bytes(c) <= device.shared_bytes

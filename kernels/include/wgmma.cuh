@@ -28,9 +28,10 @@ __device__ __forceinline__ unsigned long long describe(unsigned tile, int next)
 #define LIST64 LIST32 ", " \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define LIST128 LIST64 ", " \
+#define LIST96 LIST64 ", " \
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define LIST128 LIST96 ", " \
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, " \
     "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, " \
     "%124, %125, %126, %127"
@@ -70,11 +71,13 @@ template <int tiles>
 __device__ __forceinline__ void multiply(float (&c)[tiles][4], const unsigned (&rows)[4],
                                          unsigned long long columns, int sum)
 {
-    static_assert(tiles == 8 || tiles == 16 || tiles == 32, "64, 128 or 256 columns");
+    static_assert(tiles == 8 || tiles == 16 || tiles == 24 || tiles == 32, "64 to 256 columns");
     if constexpr (tiles == 8) {
         OUTPUT(64, LIST32, "%32, %33, %34, %35", "%36", "%37", C32(0));
     } else if constexpr (tiles == 16) {
         OUTPUT(128, LIST64, "%64, %65, %66, %67", "%68", "%69", C32(0), C32(8));
+    } else if constexpr (tiles == 24) {
+        OUTPUT(192, LIST96, "%96, %97, %98, %99", "%100", "%101", C32(0), C32(8), C32(16));
     } else {
         OUTPUT(256, LIST128, "%128, %129, %130, %131", "%132", "%133", C32(0), C32(8), C32(16),
                C32(24));
