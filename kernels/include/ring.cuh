@@ -1,6 +1,6 @@
 // Idea:          Tiles in shared memory that are filled and used in turns: two mbarriers each, one
 //                says that a tile is full, the other that all who read it are done.
-// Used by:       18_flash_wgmma.cu, include/tma.cuh
+// Used by:       include/tma.cuh
 // Explained in:  16_hopper
 #pragma once
 
