@@ -236,6 +236,7 @@ def run_case(machine, case: CopyCase) -> list[np.ndarray]:
         count = np.int32(described.box_bytes)
         arguments = (described, first, io, np.int32(case.offset), count, arrived)
     else:
+        data = data.view(np.uint8)
         arguments = (data, io, np.int32(case.offset), np.int32(case.box[0]), arrived)
     kernel((case.blocks,), (THREADS,), arguments, shared_mem=TILE)
     found = (io, data, arrived)
