@@ -1,4 +1,4 @@
-"""Boxes of tensor maps on the simulator: loads, stores, reductions, against an elementwise model."""
+"""Boxes of tensor maps on the simulator: loads, stores, reductions, checked against a model."""
 
 import numpy as np
 import pytest

@@ -60,7 +60,7 @@ def test_what_the_copy_engine_cannot_take_is_refused(what):
 
 def test_types_of_elements():
     assert issubclass(InputTypeError, TypeError) and issubclass(InputError, ValueError)
-    for dtype, kind in (("int8", "uint8"), ("bool", "uint8"), ("int16", "uint16"), ("f8", "float64")):
+    for dtype, kind in (("i1", "uint8"), ("?", "uint8"), ("i2", "uint16"), ("f8", "float64")):
         described = TensorMap(np.zeros((4, 16), dtype), (2, 16))
         assert described.encoding.kind == kind
     bits = TensorMap(np.zeros((4, 16), np.uint16), (2, 16), dtype="bfloat16")

@@ -52,8 +52,8 @@ class Scheduler:
     """The groups of a chunk that can run.
 
     ready: groups by the key of their next block; queue: sets of groups that run once `ready` is
-    empty, the last first; aside: groups that have had their turn; suspended: the key of the last group
-    that has stopped;
+    empty, the last first; aside: groups that have had their turn; suspended: the key at which the
+    last group has stopped;
     spinning: (key, places, version of memory) of groups in loops that only a write by another
     thread can end; stalled_at: the version of memory when the chunk last gave up;
     polls: blocks run since the last turn that looked at memory, `patience` the most of them;
