@@ -83,8 +83,8 @@ class Encoding:
         if self.swizzle > row:
             fits = ", ".join(str(one) for one in SWIZZLES if one <= row)
             raise InputError(
-                f"a row of the box has {row} bytes and the swizzle {self.swizzle}; how a GPU lays out "
-                f"such rows is not documented, and not simulated: use a swizzle of {fits} bytes"
+                f"a row of the box has {row} bytes and the swizzle {self.swizzle}; how a GPU lays "
+                f"such rows out is not documented, nor simulated: use a swizzle of {fits} bytes"
             )
         image = np.zeros(1, MAP_FIELDS)
         count = len(self.extents)
@@ -144,7 +144,7 @@ class TensorMap:
         dtype: the element's type where it is not the array's own: "bfloat16" for the raw bits in
             uint16, "float32_ftz", "tfloat32" and "tfloat32_ftz" for float32, any of the same size.
         fill: "zero" or, for floats, "nan": the value of elements outside of the array.
-        promotion: 0, 64, 128 or 256 bytes that the L2 cache fetches at a time. It changes no result.
+        promotion: 0, 64, 128 or 256 bytes that the L2 cache fetches at a time; changes no result.
 
     Axes stand in the array's order, the contiguous one last. The coordinates in
     `cp.async.bulk.tensor` stand in PTX's order: the contiguous one first.
@@ -259,7 +259,7 @@ def _check_choice(what: str, value, known: tuple) -> None:
 
 
 def _strides_of(array, size: int) -> tuple[int, ...]:
-    """The bytes between neighbours along each axis; those of an axis of one element do not count."""
+    """The bytes between neighbours along each axis; an axis of one element has any."""
     if 0 in array.shape:
         raise InputError(f"the array has no elements (shape {array.shape})")
     if max(array.shape) > _MOST_EXTENT:
@@ -267,8 +267,8 @@ def _strides_of(array, size: int) -> tuple[int, ...]:
     strides = list(array.strides)
     if array.shape[-1] > 1 and strides[-1] != size:
         raise InputError(
-            f"the last axis of the array is not contiguous (strides {array.strides} bytes, elements "
-            f"of {size}): copy the array, or bring the contiguous axis to the end"
+            f"the last axis of the array is not contiguous (strides {array.strides} bytes, "
+            f"elements of {size}): copy the array, or bring the contiguous axis to the end"
         )
     dense = size
     for axis in range(len(strides) - 1, -1, -1):

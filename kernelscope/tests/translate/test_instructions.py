@@ -89,7 +89,7 @@ REFUSED = {
     "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd1], [%r1], 16, %r2;": "got 4",
     "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes "
     "[%r1], [%rd1, {%r1, %r1}], [%r1];": "of sm_100 and newer",
-    "cp.reduce.async.bulk.global.shared::cta.bulk_group.min.f32 [%rd1], [%r1], 16;": "min takes .s32",
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.min.f32 [%rd1], [%r1], 16;": "takes .s32",
     "cp.async.bulk.shared::cluster.global.bulk_group [%r1], [%rd1], 16, [%r1];": "completes by",
     "setmaxnreg.inc.sync.aligned.u32 20;": "a multiple of 8 from 24 to 256",
     "vote.all.pred %p4, %p1;": ".sync and a mask only",

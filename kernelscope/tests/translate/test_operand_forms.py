@@ -105,10 +105,9 @@ cp.async.bulk.prefetch.tensor.Nd.L2.global.tile [%rd1, {XYZ}]
 cp.reduce.async.bulk.tensor.Nd.global.shared::cta.add.tile.bulk_group [%rd1, {XYZ}], [tile]
 """.replace("\\\n", "")
 VALID += BULK
+PLACES = ["%r1", "-3", "0", "%r2", "9"]
 for axes in range(1, 6):
-    VALID += BOXES.replace("Nd", f"{axes}d").replace(
-        "XYZ", ", ".join(["%r1", "-3", "0", "%r2", "9"][:axes])
-    )
+    VALID += BOXES.replace("Nd", f"{axes}d").replace("XYZ", ", ".join(PLACES[:axes]))
 LINES = [line for line in VALID.replace(" | ", "\n").splitlines() if line]
 # What may stand in the place of any operand: of each kind, and some of none.
 OTHERS = """

@@ -195,9 +195,8 @@ class CopyCase:
 
     def numbers(self, shape, seed: int) -> np.ndarray:
         """Values of the element's type, as unsigned integers of its size."""
-        size = (
-            ELEMENTS[self.kind][1] if self.kind in ELEMENTS else int(self.kind.strip("bsuf")) // 8
-        )
+        of_map = ELEMENTS.get(self.kind)
+        size = of_map[1] if of_map else int(self.kind.strip("bsuf")) // 8
         rng = np.random.default_rng([seed, self.seed])
         bits = rng.integers(0, 256, (*shape, size), np.uint8).view(f"u{size}")[..., 0]
         if self.values == "bits" or "f" not in self.kind:
@@ -238,6 +237,7 @@ def run_case(machine, case: CopyCase) -> list[np.ndarray]:
         count = np.int32(described.box_bytes)
         arguments = (described, first, io, np.int32(case.offset), count, arrived)
     else:
+        data = data.view(np.uint8)
         arguments = (data, io, np.int32(case.offset), np.int32(case.box[0]), arrived)
     kernel((case.blocks,), (THREADS,), arguments, shared_mem=TILE)
     found = (io, data, arrived)
@@ -264,16 +264,9 @@ def cases() -> list[CopyCase]:
     for offset, swizzle in itertools.product((128, 384, 896), (0, 32, 64, 128)):
         for what in ("load", "store"):  # tiles at other lines than the pattern's first one
             found.append(
-                CopyCase(
-                    what,
-                    (40, 64),
-                    "uint16",
-                    (9, swizzle // 2 or 24),
-                    (8, 3),
-                    swizzle,
-                    offset=offset,
-                )
-            )
+                CopyCase(what, (40, 64), "uint16", (9, swizzle // 2 or 24), (8, 3), swizzle,
+                         offset=offset)
+            )  # fmt: skip
     for kind in ELEMENTS:
         fills = ("zero", "nan") if "float" in kind else ("zero",)
         row = 16 * 16 // ELEMENTS[kind][1] // 4

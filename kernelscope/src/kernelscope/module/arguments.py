@@ -111,9 +111,7 @@ def _bind_texture(refuse, parameter: Parameter, value, backend: str):
 
 def _image_of_map(refuse, value: TensorMap, backend: str):
     if value.backend != backend:
-        refuse(
-            f"got a tensor map for the {value.backend}, of an array there; this is the {backend}"
-        )
+        refuse(f"got a tensor map of an array on the {value.backend}; this is the {backend}")
     return value.image
 
 

@@ -23,8 +23,8 @@ from ..budget import check_budget
 from ..errors import UnsupportedInstruction, UnsupportedKernel
 from ..isa.special_registers import is_special
 from . import control_flow as flow
-from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .bulk_copies import check_register_count
+from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .instructions import Decoder
 from .operand_forms import check_operands
 from .operands import STORED, check_words, printable

@@ -165,8 +165,8 @@ WORDS = {
 # A form's word for a register, as a result or a source -> whether it is a predicate.
 _IS_PREDICATE = {mark + kind: kind == "pred" for mark in ("", "=") for kind in DTYPE}
 IM2COL = (
-    "the im2col mode of tensor maps is not simulated; in tile mode, copy a box for each position of "
-    "the filter"
+    "the im2col mode of tensor maps is not simulated; in tile mode, copy a box for each position "
+    "of the filter"
 )
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _NO_MEANING = ("aligned", "cta")  # words of an opcode between those that FORMS names

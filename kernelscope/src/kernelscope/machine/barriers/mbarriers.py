@@ -139,7 +139,7 @@ class Mbarriers:
         return index, chosen
 
     def are_ready(self, index: np.ndarray, lanes: np.ndarray, ins: Instruction) -> np.ndarray:
-        """(n,) bool: which words are initialised mbarriers; others are reported, with their lanes."""
+        """(n,) bool: which words are initialised mbarriers; lanes of others are reported."""
         raw = self.words[index] & _READY == 0
         if raw.any():
             text = (

@@ -86,7 +86,7 @@ class Box:
         The second is None where all are inside.
         """
         origin = self.address + first @ self._strides
-        index = (origin[:, None] + _offsets(self, unit)) // unit
+        index = origin[:, None] // unit + _offsets(self, unit)
         reach = first + (np.array(self.counts) - 1) * np.array(self.steps)
         if first.min() >= 0 and (reach < np.array(self.sizes)).all():
             return index, None
@@ -145,12 +145,12 @@ def rounded_to_tf32(words: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _offsets(box: Box, unit: int) -> np.ndarray:
-    """(units,) int64: bytes from a box's origin to each of its units."""
+    """(units,) int64: the units from a box's origin to each of its own."""
     offsets = np.arange(box.counts[0] * box.item // unit, dtype=np.int64) * unit
     for axis in range(1, box.axes):
         along = np.arange(box.counts[axis]) * box.steps[axis] * box.strides[axis]
         offsets = (along[:, None] + offsets).ravel()
-    return offsets
+    return offsets // unit
 
 
 @lru_cache(maxsize=256)

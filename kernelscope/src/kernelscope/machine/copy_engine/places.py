@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,11 +12,12 @@ from .boxes import UNITS
 CHUNK = 16  # bytes that a swizzle leaves together
 _LINE = 7  # a swizzle takes its number from the bits of the address from here on: 128 bytes a line
 _CHUNK_BITS = 4
+_PERIOD = 1024  # bytes after which all swizzles repeat
 
 
 @dataclass
 class SharedPlaces:
-    """Places in shared memory, (n,) each: address in the block, the block's first byte, its number."""
+    """Places in shared memory, (n,) each: address in the block, the block's start, its number."""
 
     address: np.ndarray
     base: np.ndarray
@@ -30,6 +32,10 @@ class SharedPlaces:
 
     def indices(self, size: int, swizzle: int) -> np.ndarray:
         """(n, size / 16) int64: the same as places in a view of chunks of all shared memory."""
+        phase = self.address % _PERIOD
+        if not swizzle or (phase == phase[0]).all():
+            start = self.address + self.base >> _CHUNK_BITS
+            return start[:, None] + _chunks(size, swizzle, int(phase[0]) if swizzle else 0)
         return (self.chunk_addresses(size, swizzle) + self.base[:, None]) >> _CHUNK_BITS
 
     def read(self, shared: np.ndarray, size: int, swizzle: int) -> np.ndarray:
@@ -40,6 +46,12 @@ class SharedPlaces:
         """Put (n, size) uint8 there; of places that overlap the last one stays."""
         index = self.indices(data.shape[1], swizzle)
         shared.view(UNITS[CHUNK])[index] = data.view(UNITS[CHUNK])
+
+
+@lru_cache(maxsize=256)
+def _chunks(size: int, swizzle: int, phase: int) -> np.ndarray:
+    """(size / 16,) int64: the place of each chunk, in chunks from the first address on."""
+    return (swizzled(phase + np.arange(0, size, CHUNK), swizzle) - phase) >> _CHUNK_BITS
 
 
 def swizzled(address: np.ndarray, swizzle: int) -> np.ndarray:

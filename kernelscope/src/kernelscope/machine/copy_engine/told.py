@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from kernelscope.events import Access, AsyncOperation
 
-from .boxes import UNITS
 from .places import CHUNK, SharedPlaces
 from .transfers import Arrival, Departure, Target
 
