@@ -51,6 +51,27 @@ class Reports:
         for observer in self.observers:
             observer.instruction(event)
 
+    def line(self, instruction) -> int:
+        """The line of the kernel's own source that an instruction is of, as events have it."""
+        return self.kernel.program.own_line(instruction)
+
+    def async_issued(self, operations: list[events.AsyncOperation] | None) -> None:
+        """Tell of work that the asynchronous proxy has been given; None: nobody listens."""
+        self._async("async_issued", operations)
+
+    def async_read(self, operations: list[events.AsyncOperation] | None) -> None:
+        """Tell of such work whose source has been read."""
+        self._async("async_read", operations)
+
+    def async_completed(self, operations: list[events.AsyncOperation] | None) -> None:
+        """Tell of such work that has ended."""
+        self._async("async_completed", operations)
+
+    def _async(self, method: str, operations: list[events.AsyncOperation] | None) -> None:
+        for operation in operations or ():
+            for observer in self.observers:
+                getattr(observer, method)(operation, self.machine)
+
     def access(self, space: str, kind: str, address, size: int, valid, block=None) -> None:
         """Note an access of the running lanes."""
         lanes = self.lanes.R[LANE]
@@ -80,17 +101,6 @@ class Reports:
         event = events.WarpBarrierEvent(lanes, members, self.machine)
         for observer in self.observers:
             observer.warp_barrier(event)
-
-    # -- the asynchronous proxy -----------------------------------------------------------------
-    def async_issued(self, operation: events.AsyncOperation) -> None:
-        """Tell of work that was handed to the asynchronous proxy."""
-        for observer in self.observers:
-            observer.async_issued(operation, self.machine)
-
-    def async_completed(self, operation: events.AsyncOperation) -> None:
-        """Tell that such work is known to be done."""
-        for observer in self.observers:
-            observer.async_completed(operation, self.machine)
 
     # -- faults ---------------------------------------------------------------------------------
     def fault(

@@ -213,7 +213,7 @@ class WarpGroups:
 
     def issue(self, product: GroupProduct, sources: dict, instruction) -> None:
         """Tell of the products of all groups, and keep them until they have been waited for."""
-        line = self.reports.kernel.program.own_line(instruction)
+        line, issued = self.reports.line(instruction), []
         for at, warp in enumerate(self.first_warps().tolist()):
             lanes = np.arange(LANES) + 32 * warp
             block = warp // self.lanes.warps_per_block
@@ -226,7 +226,8 @@ class WarpGroups:
             warps = range(warp, warp + WARPS)
             last = {one: int(self.committed[one]) for one in warps if one < self.committed.size}
             self.under_way.append(_Open(operation, last))
-            self.reports.async_issued(operation)
+            issued.append(operation)
+        self.reports.async_issued(issued)
 
     def commit(self) -> None:
         """wgmma.commit_group: close the commit group of each running warp."""
@@ -236,7 +237,7 @@ class WarpGroups:
         """wgmma.wait_group: wait for all but the `newer` newest commit groups of each warp."""
         if not self.under_way:
             return
-        warps, kept = self.running_warps().tolist(), []
+        warps, kept, done = self.running_warps().tolist(), [], []
         for product in self.under_way:
             for warp in warps:
                 if product.group.get(warp, np.inf) < self.committed[warp] - newer:
@@ -244,8 +245,9 @@ class WarpGroups:
             if product.group:
                 kept.append(product)
             else:
-                self.reports.async_completed(product.operation)
+                done.append(product.operation)
         self.under_way = kept
+        self.reports.async_completed(done)
 
     def running_warps(self) -> np.ndarray:
         """(warps,) numbers of the warps that run, counted through the chunk."""

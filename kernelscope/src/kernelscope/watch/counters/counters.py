@@ -20,6 +20,7 @@ from kernelscope.events import (
     Observer,
 )
 from kernelscope.ptx.source_module import SourceModule
+from kernelscope.ptx.syntax import Instruction
 
 from .atomics import INCREMENT, JOINED, served_apart, wavefronts_of_a_pass
 from .line_table import KernelLines, LineTable
@@ -297,19 +298,19 @@ class Counters(Observer):
         if event.taken is not None and np.ndim(event.taken):
             row.counts["divergent_branches"] += lanes.mixed(event.taken)
 
-    def async_issued(self, operation: AsyncOperation, machine: MachineView) -> None:
-        if operation.completion == "wgmma_group":
-            row = self._row(operation.instruction, operation.line)
-            read = sum(access.address.size * access.size for access in operation.accesses)
-            row.counts["wgmma_shared_bytes"] += read
-
-    def _row(self, instruction, line: int) -> _Row:
-        """The counts of an instruction."""
+    def _row(self, instruction: Instruction, line: int) -> _Row:
         rows = self._current.rows
         row = rows.get(id(instruction))
         if row is None:
             row = rows[id(instruction)] = _Row(instruction, line, self._current)
         return row
+
+    def async_issued(self, operation: AsyncOperation, machine: MachineView) -> None:
+        """Count the tiles that wgmma reads."""
+        if operation.completion == "wgmma_group":
+            row = self._row(operation.instruction, operation.line)
+            read = sum(access.address.size * access.size for access in operation.accesses)
+            row.counts["wgmma_shared_bytes"] += read
 
     def _cut(self, lanes: np.ndarray) -> Lanes:
         if self._lanes is None or self._lanes.lanes is not lanes:
