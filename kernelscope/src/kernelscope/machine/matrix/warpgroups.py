@@ -24,7 +24,7 @@ from .matrices import Matrices
 from .tiles import Tiles
 
 LANES = 32 * WARPS  # of a group
-_KEPT = 8  # sums that are kept as matrices
+_KEPT = 4  # sums that are kept as matrices
 _WORD = np.dtype("u4")
 _INTEGERS = {"s8": np.int8, "u8": np.uint8}
 _RAW = {8: np.dtype("u1"), 16: np.dtype("u2"), 32: _WORD}
@@ -173,7 +173,7 @@ class WarpGroups:
         shape = count, *form.shape[:2]
         if not any(chosen):
             return np.zeros(shape, _RAW[form.held_d.bits])
-        known = self.sums.get(tuple(map(id, sums)))
+        known = self.sums.pop(tuple(map(id, sums)), None)  # the product overwrites them
         if known is not None:
             found = known[1]
         else:
