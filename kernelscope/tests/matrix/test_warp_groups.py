@@ -79,6 +79,17 @@ def test_a_warp_that_never_comes_is_named(before, threads, warps):
     assert "divergent-barrier" in {one.kind for one in sanitizer.findings}
 
 
+SPINS = """
+  setp.lt.u32 %g, %t, 96; @%g bra NOW;
+SPIN: ld.volatile.shared.u32 %i, [tile+32000]; setp.eq.u32 %g, %i, 0; @%g bra SPIN;
+NOW: """
+
+
+def test_a_warp_that_waits_for_ever_elsewhere_is_named():
+    with pytest.raises(SimulatorError, match="of warp 3 not all"):
+        run(SPINS)
+
+
 @pytest.mark.parametrize(
     "before, what",
     [
