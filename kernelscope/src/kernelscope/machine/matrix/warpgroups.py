@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 from kernelscope.events import Access, AsyncOperation, Fragment, MatrixProduct
 from kernelscope.isa.matrix.blocks import add_integers, add_products, tile
+from kernelscope.isa.matrix.layouts import Layout
 from kernelscope.isa.matrix.tensor_core import widen
 from kernelscope.isa.matrix.warpgroup import WARPS, GroupMultiplication, GroupProduct
 from kernelscope.translate.control_flow import LANE
@@ -152,8 +153,8 @@ class WarpGroups:
         start = self.start(form, sums, chosen, count, place)
         result = self.result(product, left, right, start)
         if self.reports.observers:
-            parts = left, right, start, result
-            self.matrices.product = partial(_product, form, self.first_warps(), parts)
+            parts, held = (left, right, start, result), isinstance(a, tuple)
+            self.matrices.product = partial(_product, form, self.first_warps(), parts, held)
             self.issue(product, sources, instruction)
         return self.to_registers(form, result, place)
 
@@ -255,23 +256,23 @@ class WarpGroups:
         return warps[np.flatnonzero(np.diff(warps, prepend=-1))]
 
 
-def _product(form: GroupMultiplication, warps: np.ndarray, parts: tuple) -> MatrixProduct:
-    """A product as observers see it, from the bits of A, B, C and D."""
+def _product(form: GroupMultiplication, warps: np.ndarray, parts: tuple, held: bool):
+    """A product as observers see it, from the bits of A, B, C and D; held: A in registers."""
     left, right, start, result = parts
     matrices = left.swapaxes(1, 2), right, start, result
     kinds = form.a, form.b, form.d, form.d
-    found = zip("ABCD", kinds, matrices, strict=True)
-    return MatrixProduct(form.shape, warps, tuple(_fragment(form, *one) for one in found))
+    layouts = form.held_a if held else None, None, form.held_d, form.held_d
+    found = zip("ABCD", kinds, matrices, layouts, strict=True)
+    return MatrixProduct(form.shape, warps, tuple(_fragment(*one) for one in found))
 
 
-def _fragment(form: GroupMultiplication, name: str, kind: str, bits: np.ndarray) -> Fragment:
-    """A matrix of a product: A and B as they are, C and D as the lanes of a group hold them."""
+def _fragment(name: str, kind: str, bits: np.ndarray, held: Layout | None) -> Fragment:
+    """A matrix of a product: as it is, or as the 128 lanes of a group hold it."""
     values = widen(np.ascontiguousarray(bits), kind)
     rows, columns = bits.shape[1:]
-    if name in "AB":
+    if held is None:
         nobody = np.zeros((0, 0), np.int64)
-        return Fragment(name, kind, rows, columns, nobody, nobody, np.zeros(0, np.int64), values)
-    held = form.held_d
+        return Fragment(name, kind, rows, columns, nobody, nobody, nobody.ravel(), values)
     first = np.repeat(np.arange(WARPS) * held.rows, 32)[:, None]
     row, column = np.tile(held.row, (WARPS, 1)) + first, np.tile(held.column, (WARPS, 1))
     count = row.shape[1]
