@@ -163,8 +163,8 @@ class Fragment:
     column: (32, elements) int64, the place of each element of a lane; register: (elements,) int64,
     the register of the operand that holds each; values: (warps, 32, elements).
 
-    Of wgmma there are 128 lanes, those of a warp group. A and B are given as they are multiplied,
-    (groups, rows, columns) values, with row, column and register empty.
+    Of wgmma there are 128 lanes, those of a warp group. What comes from shared memory is given as
+    it is multiplied: (groups, rows, columns) values, with row, column and register empty.
     """
 
     name: str

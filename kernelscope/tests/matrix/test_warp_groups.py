@@ -79,6 +79,17 @@ def test_a_warp_that_never_comes_is_named(before, threads, warps):
     assert "divergent-barrier" in {one.kind for one in sanitizer.findings}
 
 
+SPINS = """
+  setp.lt.u32 %g, %t, 96; @%g bra NOW;
+SPIN: ld.volatile.shared.u32 %i, [tile+32000]; setp.eq.u32 %g, %i, 0; @%g bra SPIN;
+NOW: """
+
+
+def test_a_warp_that_waits_for_ever_elsewhere_is_named():
+    with pytest.raises(SimulatorError, match="of warp 3 not all"):
+        run(SPINS)
+
+
 @pytest.mark.parametrize(
     "before, what",
     [
@@ -170,9 +181,29 @@ def test_observers_see_the_matrices():
     a, b, c, d = product.fragments
     assert (a.values[1] == A).all() and (b.values[1] == B.T).all()
     for fragment, expected in ((c, C), (d, SUM)):
-        whole = np.zeros((64, 16))
-        whole[fragment.row, fragment.column] = fragment.values[1]
-        assert (whole == expected).all()
+        assert (whole(fragment, 1) == expected).all()
+
+
+def whole(fragment, group):
+    """(rows, columns) of what the lanes hold."""
+    matrix = np.zeros((fragment.rows, fragment.columns))
+    matrix[fragment.row, fragment.column] = fragment.values[group]
+    return matrix
+
+
+def test_observers_see_which_lane_holds_a():
+    heard = Heard()
+    line = (
+        f"{FORM.opcode} {{%d0,%d1,%d2,%d3,%d4,%d5,%d6,%d7}}, {{%x, %x, 0, %x}}, %db, 1, 1, 1, 0; "
+    )
+    run(f".reg .b32 %x; add.u32 %x, %t, 0x3C00; {line} exit; ", observers=(heard,))
+    a = heard.product.fragments[0]
+    words = whole(a, 0).astype(np.float16).view(np.uint16)
+    for lane in (0, 37, 127):
+        row, column = 16 * (lane // 32) + lane % 32 // 4, lane % 4 * 2
+        assert words[row, [column, column + 8]].tolist() == [0x3C00 + lane, 0]
+        assert words[row + 8, [column, column + 8]].tolist() == [0x3C00 + lane] * 2
+    assert a.register.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_a_product_is_an_instruction_of_each_warp_and_reads_its_tiles_once():

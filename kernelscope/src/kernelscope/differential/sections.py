@@ -309,10 +309,15 @@ def matrix_section(run) -> dict:
 
 
 def group_section(run) -> dict:
-    """Products of warp groups, all in one module; sm_90a alone has them."""
+    """Products of warp groups, all in one module; sm_90a alone has them. --raw as for matrices."""
     chosen = run.thin(differential_groups.cases())
     future = run.submit(differential_groups.run_cases, SIMULATOR, chosen)
     first = differential_groups.run_cases(run.first, chosen)
+    if run.arguments.raw:
+        both = zip(chosen, first, strict=True)
+        sums = {c.name: x for c, x in both if isinstance(x, np.ndarray)}
+        raw = run.arguments.raw
+        np.savez_compressed(raw.with_stem(f"{raw.stem}_groups"), **sums)
 
     def compared(case, one, other):
         raise_failure(one, other)

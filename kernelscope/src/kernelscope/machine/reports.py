@@ -102,17 +102,6 @@ class Reports:
         for observer in self.observers:
             observer.warp_barrier(event)
 
-    # -- the asynchronous proxy -----------------------------------------------------------------
-    def async_issued(self, operation: events.AsyncOperation) -> None:
-        """Tell of work that was handed to the asynchronous proxy."""
-        for observer in self.observers:
-            observer.async_issued(operation, self.machine)
-
-    def async_completed(self, operation: events.AsyncOperation) -> None:
-        """Tell that such work is known to be done."""
-        for observer in self.observers:
-            observer.async_completed(operation, self.machine)
-
     # -- faults ---------------------------------------------------------------------------------
     def fault(
         self, kind: str, message: str, instance, instruction, lanes, array: str = "", index=None

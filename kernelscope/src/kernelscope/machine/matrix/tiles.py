@@ -60,6 +60,8 @@ class Tiles:
     def check(self, product, name: str, bits: int, first: int, instruction) -> None:
         """Refuse reserved bits, and a tile that is not where its swizzle begins."""
         form, lane = descriptor(bits), self.lanes.R[LANE][first : first + 1]
+        if form.is_aligned and not bits & RESERVED:
+            return
         instance = self.reports.block.instance
         who = f"{self.lanes.kernel.name} at {instance.where(instruction)}: "
         who += f"{self.lanes.thread_text(lane)}: "
@@ -71,8 +73,6 @@ class Tiles:
                 "unsigned integers of 64 bits",
                 instance.line(instruction),
             )
-        if form.is_aligned:
-            return
         array, index, place = self.memory.describe_shared(form.start)
         message = (
             f"{who}the tile of {name} begins at {place} (address {form.start}), which is not where "

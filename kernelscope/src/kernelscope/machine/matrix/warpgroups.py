@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 from kernelscope.events import Access, AsyncOperation, Fragment, MatrixProduct
 from kernelscope.isa.matrix.blocks import add_integers, add_products, tile
+from kernelscope.isa.matrix.layouts import Layout
 from kernelscope.isa.matrix.tensor_core import widen
 from kernelscope.isa.matrix.warpgroup import WARPS, GroupMultiplication, GroupProduct
 from kernelscope.translate.control_flow import LANE
@@ -24,7 +25,7 @@ from .matrices import Matrices
 from .tiles import Tiles
 
 LANES = 32 * WARPS  # of a group
-_KEPT = 8  # sums that are kept as matrices
+_KEPT = 4  # sums that are kept as matrices
 _WORD = np.dtype("u4")
 _INTEGERS = {"s8": np.int8, "u8": np.uint8}
 _RAW = {8: np.dtype("u1"), 16: np.dtype("u2"), 32: _WORD}
@@ -152,8 +153,8 @@ class WarpGroups:
         start = self.start(form, sums, chosen, count, place)
         result = self.result(product, left, right, start)
         if self.reports.observers:
-            parts = left, right, start, result
-            self.matrices.product = partial(_product, form, self.first_warps(), parts)
+            parts, held = (left, right, start, result), isinstance(a, tuple)
+            self.matrices.product = partial(_product, form, self.first_warps(), parts, held)
             self.issue(product, sources, instruction)
         return self.to_registers(form, result, place)
 
@@ -173,7 +174,7 @@ class WarpGroups:
         shape = count, *form.shape[:2]
         if not any(chosen):
             return np.zeros(shape, _RAW[form.held_d.bits])
-        known = self.sums.get(tuple(map(id, sums)))
+        known = self.sums.pop(tuple(map(id, sums)), None)  # the product overwrites them
         if known is not None:
             found = known[1]
         else:
@@ -213,7 +214,7 @@ class WarpGroups:
 
     def issue(self, product: GroupProduct, sources: dict, instruction) -> None:
         """Tell of the products of all groups, and keep them until they have been waited for."""
-        line = self.reports.kernel.program.own_line(instruction)
+        line, issued = self.reports.line(instruction), []
         for at, warp in enumerate(self.first_warps().tolist()):
             lanes = np.arange(LANES) + 32 * warp
             block = warp // self.lanes.warps_per_block
@@ -226,7 +227,8 @@ class WarpGroups:
             warps = range(warp, warp + WARPS)
             last = {one: int(self.committed[one]) for one in warps if one < self.committed.size}
             self.under_way.append(_Open(operation, last))
-            self.reports.async_issued(operation)
+            issued.append(operation)
+        self.reports.async_issued(issued)
 
     def commit(self) -> None:
         """wgmma.commit_group: close the commit group of each running warp."""
@@ -236,7 +238,7 @@ class WarpGroups:
         """wgmma.wait_group: wait for all but the `newer` newest commit groups of each warp."""
         if not self.under_way:
             return
-        warps, kept = self.running_warps().tolist(), []
+        warps, kept, done = self.running_warps().tolist(), [], []
         for product in self.under_way:
             for warp in warps:
                 if product.group.get(warp, np.inf) < self.committed[warp] - newer:
@@ -244,8 +246,9 @@ class WarpGroups:
             if product.group:
                 kept.append(product)
             else:
-                self.reports.async_completed(product.operation)
+                done.append(product.operation)
         self.under_way = kept
+        self.reports.async_completed(done)
 
     def running_warps(self) -> np.ndarray:
         """(warps,) numbers of the warps that run, counted through the chunk."""
@@ -253,23 +256,23 @@ class WarpGroups:
         return warps[np.flatnonzero(np.diff(warps, prepend=-1))]
 
 
-def _product(form: GroupMultiplication, warps: np.ndarray, parts: tuple) -> MatrixProduct:
-    """A product as observers see it, from the bits of A, B, C and D."""
+def _product(form: GroupMultiplication, warps: np.ndarray, parts: tuple, held: bool):
+    """A product as observers see it, from the bits of A, B, C and D; held: A in registers."""
     left, right, start, result = parts
     matrices = left.swapaxes(1, 2), right, start, result
     kinds = form.a, form.b, form.d, form.d
-    found = zip("ABCD", kinds, matrices, strict=True)
-    return MatrixProduct(form.shape, warps, tuple(_fragment(form, *one) for one in found))
+    layouts = form.held_a if held else None, None, form.held_d, form.held_d
+    found = zip("ABCD", kinds, matrices, layouts, strict=True)
+    return MatrixProduct(form.shape, warps, tuple(_fragment(*one) for one in found))
 
 
-def _fragment(form: GroupMultiplication, name: str, kind: str, bits: np.ndarray) -> Fragment:
-    """A matrix of a product: A and B as they are, C and D as the lanes of a group hold them."""
+def _fragment(name: str, kind: str, bits: np.ndarray, held: Layout | None) -> Fragment:
+    """A matrix of a product: as it is, or as the 128 lanes of a group hold it."""
     values = widen(np.ascontiguousarray(bits), kind)
     rows, columns = bits.shape[1:]
-    if name in "AB":
+    if held is None:
         nobody = np.zeros((0, 0), np.int64)
-        return Fragment(name, kind, rows, columns, nobody, nobody, np.zeros(0, np.int64), values)
-    held = form.held_d
+        return Fragment(name, kind, rows, columns, nobody, nobody, nobody.ravel(), values)
     first = np.repeat(np.arange(WARPS) * held.rows, 32)[:, None]
     row, column = np.tile(held.row, (WARPS, 1)) + first, np.tile(held.column, (WARPS, 1))
     count = row.shape[1]
