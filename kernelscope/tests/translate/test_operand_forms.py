@@ -99,7 +99,7 @@ fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128 | fence.mbarrier_init.rel
 BOXES = """
 cp.async.bulk.tensor.Nd.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster\
 .L2::cache_hint [tile], [%rd1, {XYZ}], [tile], %h1, %rd5
-cp.async.bulk.tensor.Nd.shared::cta.global.mbarrier::complete_tx::bytes [tile], [%rd1, {XYZ}], [tile]
+cp.async.bulk.tensor.Nd.shared::cta.global.mbarrier::complete_tx::bytes [tile], [%rd1, {XYZ}],[tile]
 cp.async.bulk.tensor.Nd.global.shared::cta.bulk_group [%rd1, {XYZ}], [tile]
 cp.async.bulk.prefetch.tensor.Nd.L2.global.tile [%rd1, {XYZ}]
 cp.reduce.async.bulk.tensor.Nd.global.shared::cta.add.tile.bulk_group [%rd1, {XYZ}], [tile]
