@@ -163,6 +163,8 @@ def test_a_ring_of_waits_names_all_of_them(build):
     assert "1 thread waits (warp 1; first: block (0, 0, 0), thread (32, 0, 0))" in text
     assert "the shared array full (8 bytes) waits for 1 of 1 arrivals of its phase" in text
     assert "waits for 32 of 32 arrivals" in text
+    lines = [number for number, line in enumerate(CODE.splitlines(), 1) if "wait(&full, 0)" in line]
+    assert all(f"called at line {lines[-1] + more} for" in text for more in (0, 3))
     assert "(barrier 3 for 96 threads; first: block (0, 0, 0), thread (33, 0, 0))" in text
 
 

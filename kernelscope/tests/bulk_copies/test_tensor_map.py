@@ -4,9 +4,10 @@ import ctypes
 
 import numpy as np
 import pytest
-from kernelscope import TensorMap, tensor_map
+from kernelscope import TensorMap
 from kernelscope.errors import BackendError, InputError, InputTypeError
-from kernelscope.tensor_map import MAP_FIELDS, Encoding
+from kernelscope.tensor_map import encoding as encodings
+from kernelscope.tensor_map.encoding import MAP_FIELDS, Encoding
 
 X = np.zeros((6, 40, 64), np.float32)
 LONG = np.broadcast_to(X, (2, 2, 2, 6, 40, 64))
@@ -102,7 +103,7 @@ class Driver:
 
 def test_a_gpu_gets_the_arguments_in_the_drivers_order(monkeypatch):
     driver = Driver()
-    monkeypatch.setattr(tensor_map, "_driver", lambda: driver)
+    monkeypatch.setattr(encodings, "_driver", lambda: driver)
     encoding = Encoding(
         4096, "bfloat16", (64, 30, 4), (256, 10240), (16, 6, 2), (1, 4, 1), 32, "nan", 256
     )
@@ -123,6 +124,6 @@ def test_a_machine_without_a_driver_is_named(monkeypatch):
     def missing(name):
         raise OSError(f"{name}: no such file")
 
-    monkeypatch.setattr(tensor_map.ctypes, "CDLL", missing)
+    monkeypatch.setattr(encodings.ctypes, "CDLL", missing)
     with pytest.raises(BackendError, match="driver has no tensor maps: libcuda.so.1: no such file"):
-        tensor_map._driver()
+        encodings._driver()

@@ -2,7 +2,7 @@
 
 import numpy as np
 from copy_model import before
-from kernelscope import Counters, TensorMap, observe
+from kernelscope import Counters, Sanitizer, TensorMap, observe
 from kernelscope.differential.copies import CopyCase, run_case
 from kernelscope.differential.machines import Machine
 from kernelscope.events import Observer
@@ -105,3 +105,15 @@ def test_counts_of_stores_and_reductions():
     io = before(case)[0].size  # the kernel fills shared memory from it, and dumps it there
     assert totals["unique_global_bytes_written"] == io + 1024 + 4
     assert totals["unique_global_bytes_read"] == io + 1024
+
+
+def test_the_sanitizer_takes_what_a_copy_has_brought_as_written():
+    a = np.arange(48 * 224, dtype=np.int32).reshape(48, 224)
+    out = zeros((48, 32))
+    maps = TensorMap(a, (16, 32)), TensorMap(out, (16, 32))
+    with observe(Sanitizer()) as found:
+        run(CODE, "sums", 3, 384, *maps, np.int32(7), np.int32(-1), shared=SHARED)
+    assert not found.findings
+    with observe(Sanitizer()) as found:  # its first read comes before the copy
+        run(CODE, "early", 1, 1, TensorMap(a, (16, 32)), zeros(3), shared=SHARED)
+    assert not [one for one in found.findings if one.kind == "uninitialised-read"]

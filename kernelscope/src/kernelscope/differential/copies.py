@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 import numpy as np
-from kernelscope.isa.reductions import CLUSTER_TYPES, TYPES
-from kernelscope.tensor_map import ELEMENTS, TensorMap
+from kernelscope.isa.atomics import CLUSTER_REDUCED_TYPES, REDUCED_TYPES
+from kernelscope.tensor_map import TensorMap
+from kernelscope.tensor_map.encoding import ELEMENTS
 
 TILE = 24576  # bytes of shared memory of a block, of which a case uses a part
 THREADS = 128
@@ -276,7 +277,7 @@ def cases() -> list[CopyCase]:
     for steps in ((2, 1), (3, 1), (8, 1)):
         for what, first in itertools.product(("load", "store"), ((0, 0), (16, 33), (-8, -3))):
             found.append(CopyCase(what, (40, 64), "uint16", (16, 32), first, 64, steps))
-    for operation, types in TYPES.items():
+    for operation, types in REDUCED_TYPES.items():
         for kind, values in itertools.product(types, ("bits", "small")):
             if values == "bits" or "f" in kind:
                 found.append(
@@ -291,7 +292,7 @@ def cases() -> list[CopyCase]:
                     CopyCase("store", (20, 32), kind, (8, 16), (24, 15), operation=operation,
                              values="small")
                 )  # fmt: skip
-    for operation, types in CLUSTER_TYPES.items():
+    for operation, types in CLUSTER_REDUCED_TYPES.items():
         for kind in types:
             found.append(CopyCase("send", (512,), kind, (512,), operation=operation))
     found.append(CopyCase("send", (512,), "uint8", (2048,), offset=64))

@@ -410,6 +410,16 @@ class Instance:
                 return f"{kernel.describe_own(line)} (in {kernel.describe_line(at.position)})"
         return kernel.describe_position(instruction)
 
+    def where_called(self, instruction: Instruction | None) -> str:
+        """where(), and the line of the call that led into a function of the kernel's own file."""
+        position = instruction.position if instruction is not None else None
+        outer = position.inlined_at if position is not None else None
+        line = self.call_line(self.line(instruction))
+        while outer is not None and outer.file == position.file:
+            line, outer = outer.line, outer.inlined_at
+        text = self.where(instruction)
+        return f"{text}, called at line {line}" if line else text
+
     def complaint(self, instruction: Instruction, why: str) -> str:
         """Why an instruction cannot be simulated, and what to do about it."""
         where = self.where(instruction)

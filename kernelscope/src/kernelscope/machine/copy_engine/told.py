@@ -6,7 +6,7 @@ import numpy as np
 from kernelscope.events import Access, AsyncOperation
 
 from .places import CHUNK, SharedPlaces
-from .transfers import Arrival, Departure, Target
+from .transfers import Arrival, Departure, GlobalPlaces
 
 
 def shared_access(kind: str, at: SharedPlaces, i: int, lane: int, size: int, swizzle: int):
@@ -19,7 +19,7 @@ def shared_access(kind: str, at: SharedPlaces, i: int, lane: int, size: int, swi
     return Access("shared", kind, address.astype(np.uint64), lanes, run, None, block)
 
 
-def global_access(kind: str, target: Target, i: int, lane: int, size: int) -> Access:
+def global_access(kind: str, target: GlobalPlaces, i: int, lane: int, size: int) -> Access:
     """The Access of the i-th of some copies to global memory; of a box, the part in the array."""
     address = target.first[i : i + 1]
     if target.box is not None:
@@ -31,7 +31,7 @@ def global_access(kind: str, target: Target, i: int, lane: int, size: int) -> Ac
     return Access("global", kind, address.astype(np.uint64), np.full(address.size, lane), size)
 
 
-def of_arrivals(arrival: Arrival, line: int, source: Target | None) -> list[AsyncOperation]:
+def of_arrivals(arrival: Arrival, line: int, source: GlobalPlaces | None) -> list[AsyncOperation]:
     """The operations of copies into shared memory; of a multicast, only the first one reads."""
     found, read = [], set()
     kind = "store" if arrival.reduction is None else "atomic"

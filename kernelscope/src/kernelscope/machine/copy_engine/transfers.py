@@ -8,7 +8,7 @@ import numpy as np
 from kernelscope.events import AsyncOperation
 from kernelscope.ptx.syntax import Instruction
 
-from ...isa.reductions import Reduction
+from ...isa.atomics import Reduction
 from .boxes import Box
 from .places import SharedPlaces
 
@@ -48,14 +48,14 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Target:
+class GlobalPlaces:
     """Where copies go in global memory: boxes of a map at (n, axes) coordinates, or addresses."""
 
     box: Box | None
     first: np.ndarray  # coordinates, or (n,) addresses
 
-    def part(self, chosen: np.ndarray) -> Target:
-        return Target(self.box, self.first[chosen])
+    def part(self, chosen: np.ndarray) -> GlobalPlaces:
+        return GlobalPlaces(self.box, self.first[chosen])
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Departure:
     group: np.ndarray
     source: SharedPlaces
     size: int
-    target: Target
+    target: GlobalPlaces
     data: np.ndarray | None
     reduction: Reduction | None
     instruction: Instruction

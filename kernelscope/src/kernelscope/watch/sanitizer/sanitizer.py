@@ -9,6 +9,7 @@ from kernelscope.events import (
     CLUSTER_BARRIER,
     GRID_BARRIER,
     Access,
+    AsyncOperation,
     BarrierEvent,
     FaultEvent,
     InstructionEvent,
@@ -376,6 +377,11 @@ class Sanitizer(Observer):
         if "wait_group" in event.instruction.opcode:  # all but this number of the newest groups
             newer = int(event.instruction.operands[0].value)
         self._chunks[event.machine].shared.copies.wait(event.lanes, newer, self._tick())
+
+    def async_completed(self, operation: AsyncOperation, machine: MachineView) -> None:
+        for access in operation.accesses:
+            if access.space == "shared" and access.kind != "load":
+                self._chunks[machine].shared.deliver(access)
 
     def _check_members(self, event: InstructionEvent, traits: InstructionTraits) -> None:
         """The mask of a warp-level instruction."""
