@@ -175,7 +175,7 @@ class RawModule:
         if compiled.lacked and not self._noted:
             self._noted = True
             text = (
-                f"{self.name}: {compiled.lacked} is of nvcc, and kernelscope gives it on the "
+                f"{compiled.lacked_at}: {compiled.lacked} is of nvcc, and kernelscope gives it on the "
                 f"simulator and on a GPU. cupy.RawModule itself refuses this source"
             )
             warnings.warn(text, PortabilityWarning, stacklevel=levels_to_caller())
