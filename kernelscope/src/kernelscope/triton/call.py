@@ -19,6 +19,7 @@ from .compiler import (
     text_of,
 )
 from .values import as_passed, image
+from .words import WORDS
 
 
 @dataclass(frozen=True)
@@ -235,6 +236,7 @@ def _build(fn, signature, constants, attributes, backend, options, flat) -> tupl
             names={metadata["name"]: names},
             line=definition_line(fn),
             managed_shared=True,
+            words=WORDS,
         )
         _BUILT[key] = module.get_function(metadata["name"]), metadata
     for (name, _), (value, space) in fn.used_global_vals.items():
