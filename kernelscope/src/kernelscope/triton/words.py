@@ -2,6 +2,7 @@
 
 WORDS = {
     "guard the access with a bounds check": "guard the access with a mask",
+    "Guard the access with a bounds check": "Guard the access with a mask",
     " (__syncwarp() is enough inside one warp)": "",
     "put __threadfence() after the lock is taken or the flag is seen, before the data is used": (
         'take the lock, or see the flag, with an atomic operation of sem="acq_rel", Triton\'s '
