@@ -353,3 +353,42 @@ def test_an_interruption_while_processes_start_comes_after_them(shares, monkeypa
     with pytest.raises(Interrupted):
         run(monkeypatch, "square", 3, *INDEPENDENT["square"])
     assert shares == [None] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+LEADER = """
+import sys
+sys.path.insert(0, {folder!r})
+import numpy as np
+from kernelscope.machine.speed import workers
+from test_workers import BLOCKS, CODE, SIZE, THREADS, module
+
+workers._WORTH_SECONDS, workers._LEAST_LANES = 0, 2 * THREADS
+start = workers.Team.start
+def told(team, starts):
+    start(team, starts)
+    print(team.children[-1][0].pid, flush=True)
+workers.Team.start = told
+y = np.zeros(SIZE, np.float32)
+module(CODE).get_function("slow")((BLOCKS,), (THREADS,), (y, np.int32(1 << 30)))
+"""
+
+
+def test_processes_end_in_the_middle_of_a_part_where_the_first_one_was_killed():
+    code = LEADER.format(folder=os.path.dirname(__file__))
+    given = {"KERNELSCOPE_WORKERS": "2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    how = {"env": os.environ | given, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **how) as leader:
+        child = int(leader.stdout.readline())
+        leader.kill()
+    end = time.monotonic() + 30
+    while is_running(child) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not is_running(child)
+
+
+def is_running(process):
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

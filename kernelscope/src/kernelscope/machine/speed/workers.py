@@ -252,7 +252,7 @@ class Team:
     """
 
     def __init__(self, run, count: int):
-        self.run, self.count = run, count
+        self.run, self.count, self.leader = run, count, os.getpid()
         self.fork, self.next = multiprocessing.get_context("fork"), None
         self.children: list = []  # (process, end of a pipe that it writes to)
 
@@ -313,11 +313,16 @@ class Team:
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
             SPACE.renew_lock()
-            self.run.budget.progress, self.children = None, []
+            self.run.budget.progress, self.children = self.end_with_leader, []
             if self.work(starts):
                 send.send_bytes(self.run.memory.marks.packed())
         finally:
             os._exit(0)
+
+    def end_with_leader(self, where) -> None:
+        """End this process, in the middle of a part too, where the one that forked it is gone."""
+        if os.getppid() != self.leader:
+            os._exit(1)
 
     def work(self, starts: range) -> bool:
         """Run parts, in the order of their numbers, until there is none; False where one gave up.
