@@ -23,6 +23,7 @@ from ..budget import check_budget
 from ..errors import UnsupportedInstruction, UnsupportedKernel
 from ..isa.special_registers import is_special
 from . import control_flow as flow
+from .bulk_copies import check_register_count
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .instructions import Decoder
 from .operand_forms import check_operands
@@ -301,6 +302,9 @@ class Instance:
             return Terminator("exit", last)
         if root == "trap":
             return Terminator("trap", last)
+        if root == "setmaxnreg":
+            check_register_count(last)
+            return Terminator("registers", last, fall=self.key(end), action=self)
         parts = last.opcode.split(".")
         kind = "cluster_wait" if "cluster" in parts else "call" if root == "call" else "barrier"
         if "red" in parts and getattr(last.operands[0], "name", "_") == "_":
