@@ -237,6 +237,9 @@ class Sanitizer(Observer):
         if what == "wait":
             state.shared.copies.complete(np.unique(keys[use.passed]))
             state.order.wait_for_phase(lanes[use.passed], keys[use.passed])
+            if self._has_fences:
+                passed = lanes[use.passed] + state.order.first_lane
+                self._global.publications.meet(passed, self._tick())
             return
         if what == "follow":
             state.shared.copies.follow(lanes, keys, self._tick())
@@ -361,6 +364,8 @@ class Sanitizer(Observer):
             publications.strong(who, address, time, **how)
             if traits.acquires:
                 publications.acquire_at(who, address, self._tick())
+        if self._has_fences and access.kind != "store":
+            self._global.publications.meet(lanes, time)
 
     def _fence(self, event: InstructionEvent, traits: InstructionTraits, time: int) -> None:
         order = self._chunks[event.machine].order

@@ -381,14 +381,21 @@ class SharedState:
         places = self.flags.overwritten(prior, touch)
         if not places.size:
             return
-        places = self.unordered(places, prior, touch, context)
-        places = places[~self.flags.seen_by(places, prior, touch)]
+        ordered, met, unfenced = self.relation(prior[places], touch.lane[places], context)
+        loose = ~(ordered | met)
+        places, unfenced = places[loose], unfenced[loose]
+        open_ = unfenced | ~self.flags.seen_by(places, prior, touch)
+        places, unfenced = places[open_], unfenced[open_]
         if not places.size:
             return
         shadow, unit = self.shadow, touch.unit[places]
         changed = shadow.values(shadow.before)[unit] != shadow.now(unit)
         lost = self.flags.updates(unit, touch.stamp[places])
-        for reason, chosen in (("lost", lost), ("volatile", changed & ~lost)):
+        for reason, chosen in (
+            ("lost", lost & ~unfenced),
+            ("volatile", changed & ~lost & ~unfenced),
+            ("unfenced", (changed | lost) & unfenced),
+        ):
             self.report("WAW", reason, places[chosen], prior, touch, access, context)
 
     def check_mixed(self, prior, touch: Touch, access: Access, context: Context) -> None:
