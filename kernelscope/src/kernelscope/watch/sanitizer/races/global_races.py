@@ -8,9 +8,10 @@ from kernelscope.addresses import Packed
 from kernelscope.events import Access, Buffer
 
 from ..findings import Naming
+from .context import Context, LaneStamps
 from .publications import GridPublications
 from .shadow import FIRST, HOST, NEVER, Shadow, lane_of, time_of
-from .shared_state import Context, LaneStamps, SharedState
+from .shared_state import SharedState
 
 
 class GlobalShadow(Shadow):
@@ -116,6 +117,9 @@ class GlobalRaces(SharedState):
         if hazard == "WAW":
             return "give each element to one thread, or use atomic operations"
         return "put __syncthreads() between the two accesses, or give each element to one thread"
+
+    def has_fenced(self, lane: int, time: int) -> bool:
+        return self.publications.fences.get(int(lane) // self.per_block, 0) > time
 
     def address_of(self, unit: int) -> int:
         return int(self.shadow.packed.address(unit << self.shadow.shift))

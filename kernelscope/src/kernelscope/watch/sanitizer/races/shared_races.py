@@ -1,100 +1,14 @@
 """Shared memory of a chunk: races between barriers, unwritten elements, early reads of copies."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
-
 import numpy as np
 from kernelscope.addresses import aligned
 from kernelscope.events import Access, MachineView
 
 from ..findings import Naming
-from .shadow import FIRST, NEVER, TIME_SHIFT, Shadow, lane_of, time_of
-from .shared_state import Context, LaneStamps, SharedState
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """The copies of one instruction that are under way: (n,) each."""
-
-    address: np.ndarray  # byte positions in the shadow
-    size: int
-    lane: np.ndarray
-    bits: np.ndarray  # the lane as a stamp
-    group: np.ndarray  # the lane's number of this commit group
-    phase: np.ndarray  # key of the mbarrier's phase that follows the copy, or -1
-    arrival: np.ndarray  # and when the lane asked for that
-
-    def part(self, chosen: np.ndarray) -> _Batch:
-        names = ("address", "lane", "bits", "group", "phase", "arrival")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
-
-
-class CopiesUnderWay:
-    """The cp.async copies of one chunk, lane by lane and commit group by commit group.
-
-    A copy is not there before its thread has waited for it.
-    """
-
-    def __init__(self, shadow: Shadow, lanes: int):
-        self.shadow = shadow
-        self.batches: list[_Batch] = []
-        self.committed = np.zeros(lanes, np.int64)  # groups that each lane has closed
-
-    def issue(self, address, size: int, lane, bits) -> None:
-        none = np.full(lane.size, -1)
-        batch = _Batch(address, size, lane, bits, self.committed[lane], none, none.copy())
-        self.batches.append(batch)
-
-    def commit(self, lanes: np.ndarray) -> None:
-        self.committed[lanes] += 1
-
-    def wait(self, lanes: np.ndarray, newer: int | None, time: int) -> None:
-        """The lanes waited for all but their `newer` newest groups; None: for all copies.
-
-        A copy counts as written by its lane now.
-        """
-        waiting = np.zeros(self.committed.size, bool)
-        waiting[lanes] = True
-        kept = []
-        for batch in self.batches:
-            done = waiting[batch.lane]
-            if newer is not None:
-                done &= batch.group < self.committed[batch.lane] - newer
-            self.finish(batch, done, np.full(batch.lane.size, time), kept)
-        self.batches = kept
-
-    def follow(self, lanes: np.ndarray, keys: np.ndarray, time: int) -> None:
-        """cp.async.mbarrier.arrive: the lanes' copies are done when a phase is complete."""
-        phase = np.full(self.committed.size, -1)
-        phase[lanes] = keys
-        for batch in self.batches:
-            mine = (batch.phase < 0) & (phase[batch.lane] >= 0)
-            batch.phase[mine] = phase[batch.lane[mine]]
-            batch.arrival[mine] = time
-
-    def complete(self, keys: np.ndarray) -> None:
-        """Somebody found these phases complete. A copy counts as written when its lane arrived."""
-        kept = []
-        for batch in self.batches:
-            self.finish(batch, np.isin(batch.phase, keys), batch.arrival, kept)
-        self.batches = kept
-
-    def finish(self, batch: _Batch, done: np.ndarray, time: np.ndarray, kept: list) -> None:
-        """Some copies of a batch are written, at a time each; the others are kept."""
-        unit = self.shadow.units(batch.address[done], batch.size)
-        stamp = batch.bits[done] + (time[done] << TIME_SHIFT)
-        self.shadow.writer[unit] = np.tile(stamp, unit.size // max(stamp.size, 1))
-        self.shadow.keep_values(unit)  # it was issued before its bytes were there
-        if not done.all():
-            kept.append(batch.part(~done))
-
-    def under_way(self, unit: np.ndarray) -> np.ndarray:
-        """(n,) bool: which units are still being copied."""
-        flying = np.zeros(self.shadow.writer.size, bool)
-        for batch in self.batches:
-            flying[self.shadow.units(batch.address, batch.size)] = True
-        return flying[unit]
+from .context import Context, LaneStamps
+from .copies_under_way import CopiesUnderWay
+from .shadow import FIRST, NEVER, Shadow, lane_of, time_of
+from .shared_state import SharedState
 
 
 class SharedRaces(SharedState):
@@ -169,7 +83,7 @@ class SharedRaces(SharedState):
         early = np.nonzero(self.copies.under_way(touch.unit))[0]
         if not early.size:
             return
-        unit, lanes = touch.unit[early[0]], lane_of(touch.stamp[early])
+        unit, lanes = touch.unit[early[0]], lane_of(np.unique(touch.stamp[early]))
         element = self.naming.element(self.space, self.address_of(int(unit)), access.size)
         copied = self.lines[int(time_of(self.shadow.writer[unit]))]
         verb = "reads" if access.kind == "load" else "writes"
