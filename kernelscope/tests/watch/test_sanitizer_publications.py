@@ -38,6 +38,9 @@ INSIDE = """__shared__ int s; if (t == 0) s = 0; __syncthreads();
     if (blockIdx.x == 0) { if (t == 0) { a[0] = 5; __threadfence_block(); atomicExch(&s, 1); }
     if (t == 32) { WAIT __threadfence(); atomicExch(FLAG, 1); } }
     else if (t == 0) { while (atomicAdd(FLAG, 0) == 0); __threadfence(); b[0] = a[0]; }"""
+EACH = """__shared__ bool last[2]; a[g] = g; FENCE __syncwarp();
+    if (t % 32 == 0) last[t / 32] = atomicAdd(TICKETS, 1) == 2 * gridDim.x - 1; __syncwarp();
+    if (last[t / 32]) { __threadfence(); for (int i = t % 32; i < 128; i += 32) b[i] = a[i]; }"""
 LOCK = """volatile int* c = a; while (atomicCAS(FLAG, 0, 1) != 0); FENCE c[0] = 1 + blockIdx.x;
     __threadfence(); atomicExch(FLAG, 0);"""
 COUNT = LOCK.replace("c[0] = 1 + blockIdx.x;", "c[0] += 1 + blockIdx.x;")
@@ -74,6 +77,8 @@ CASES = {  # name: findings, threads, body, launched in two blocks
         fill(INSIDE, WAIT="while (atomicAdd(&s, 0) == 0);"),
     ),
     "a flag inside that nobody waits for": (ERROR, 64, fill(INSIDE)),
+    "a ticket a warp": ("", 64, fill(EACH, FENCE="__threadfence();")),
+    "a ticket a warp, no fence": (ERROR, 64, fill(EACH)),
     "volatile data, lock": ("", 1, fill(LOCK, FENCE="__threadfence();")),
     "volatile data, unfenced lock": (WARNING, 1, fill(LOCK)),
     "volatile sum, lock": ("", 1, fill(COUNT, FENCE="__threadfence();")),

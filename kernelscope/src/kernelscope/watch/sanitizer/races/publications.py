@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NEVER_ACQUIRED = 1 << 62  # later than every time
+_FEW = 4  # cases that are not worth sorting
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class Publications:
 
     def __init__(self, per_block: int):
         self.per_block = self.per_giver = per_block  # lanes of a block, and of those told apart
+        self.members = 1  # how many are told apart in a block
         self.fences: dict[int, int] = {}  # block -> time of its last fence
         self.released: dict[tuple[int, int], int] = {}  # (block, address) -> of its last release
         # block -> address -> (time of the fence, time of the write, cover), one for each fence
@@ -96,7 +98,8 @@ class Publications:
             given = self._give(block, giver, address, time, releases) if writes else None
             if given is not None:
                 known = self.given[block].setdefault(address, [])
-                if not known or known[-1][0] != given[0]:
+                fence, _, cover = given
+                if not any(one[0] == fence and one[2] == cover for one in known[-self.members :]):
                     known.append(given)
                     self.newest[address] = time
 
@@ -136,13 +139,17 @@ class Publications:
         """cases: (3 or more, n), the arguments of _ordered in columns."""
         if not self.given:
             return (np.zeros(cases.shape[1], bool),) * 2
-        cases, place = np.unique(cases, axis=1, return_inverse=True)
-        columns = cases.T.tolist()
-        fenced = np.array([self._ordered(True, *one) for one in columns], bool)
-        known = fenced
-        if not fenced.all():
-            known = np.array([self._ordered(False, *one) for one in columns], bool)
-        return fenced[place.ravel()], known[place.ravel()]
+        place: np.ndarray | slice = slice(None)
+        if cases.shape[1] > _FEW:
+            cases, place = np.unique(cases, axis=1, return_inverse=True)
+            place = place.ravel()
+        columns = [tuple(one) for one in cases.T.tolist()]
+        answers = {one: self._ordered(True, *one) for one in columns}
+        fenced = np.array([answers[one] for one in columns], bool)
+        if fenced.all():
+            return fenced[place], fenced[place]
+        answers = {one: yes or self._ordered(False, *one) for one, yes in answers.items()}
+        return fenced[place], np.array([answers[one] for one in columns], bool)[place]
 
     def _ordered(
         self,
@@ -181,7 +188,7 @@ class Publications:
         """
         for address, given in self.given.get(block, {}).items():
             for fence, at, cover in given:
-                covers = warp is None or cover is None or cover[warp % cover.size] >= since
+                covers = warp is None or cover is None or cover[warp % len(cover)] >= since
                 if fence >= since and covers:
                     yield address, at
                     break
@@ -226,11 +233,14 @@ class GridPublications(Publications):
     def __init__(self, per_block: int, warps: int):
         """per_block: lanes of a block; warps: of the grid."""
         super().__init__(per_block)
-        self.per_giver, self.warps = 32, per_block >> 5
-        self.met = np.zeros((warps // self.warps, self.warps), np.int64)  # when, by block and warp
+        self.per_giver, self.members = 32, per_block >> 5
+        self.met = np.zeros(
+            (warps // self.members, self.members), np.int64
+        )  # when, by block and warp
         self.fenced = np.zeros_like(self.met)  # time of each warp's last fence
         self.covered = np.zeros_like(self.met)  # and when it had met the others before
-        self.covers: dict[tuple[int, int], np.ndarray] = {}  # by block and address: of releases
+        self.covers: dict[tuple[int, int], list[int]] = {}  # by block and address: of releases
+        self.last: tuple[int, int, list[int]] = (-1, -1, [])  # a warp, a time, and its cover then
         self.own = np.full(warps, -1)  # the number of each warp that has taken something itself
 
     def _take(self, block: int, giver: int, address: int, time: int, lock: bool) -> None:
@@ -252,21 +262,31 @@ class GridPublications(Publications):
         self.covered.ravel()[warps] = self.met.ravel()[warps]
 
     def _give(self, block: int, giver: int, address: int, time: int, releases: bool):
+        if self.members == 1:
+            return super()._give(block, giver, address, time, releases)
         if block not in self.fences and not releases and (block, address) not in self.covers:
             return None
-        fenced, warp = self.fenced[block], giver % self.warps
-        known = fenced < self.met[block, warp]
-        known[warp] = True
-        cover = np.where(known, fenced, 0)
-        cover = np.maximum(cover, np.max(self.covered[block], where=known, initial=0))
+        warp = giver % self.members
+        if self.last[:2] != (giver, time):
+            self.last = giver, time, self._cover(block, warp)
+        cover = self.last[2]
         if releases:
-            cover = np.maximum(cover, self.met[block, warp])
+            met = int(self.met[block, warp])
+            cover = [max(one, met) for one in cover]
             cover[warp] = time - 1
             self.covers[block, address] = cover
         elif (block, address) in self.covers:
-            cover = np.maximum(cover, self.covers[block, address])
-        last = int(cover.max())
+            cover = list(map(max, cover, self.covers[block, address]))
+        last = max(cover)
         return (last, time, cover) if last else None
+
+    def _cover(self, block: int, warp: int) -> list[int]:
+        """The times up to which fences of a block cover what each warp did, for a write now."""
+        met = int(self.met[block, warp])
+        fenced, covered = self.fenced[block].tolist(), self.covered[block].tolist()
+        known = [w for w, at in enumerate(fenced) if at and (at < met or w == warp)]
+        others = max((covered[w] for w in known), default=0)
+        return [max(others, at) if w in known else others for w, at in enumerate(fenced)]
 
     def relation(self, time, earlier, later) -> tuple[np.ndarray, np.ndarray]:
         """Publications.relation for accesses by lane `earlier`, followed now by lane `later`."""
@@ -283,31 +303,31 @@ class LanePublications:
     """
 
     def __init__(self):
-        self.warps, self.single = Publications(32), Publications(1)
+        self.members, self.single = Publications(32), Publications(1)
 
     def fence(self, lanes: np.ndarray, time: int) -> None:
-        self.warps.fence(lanes, time)
+        self.members.fence(lanes, time)
         self.single.fence(lanes, time)
 
     def strong(self, *accesses, **how) -> None:
-        self.warps.strong(*accesses, **how)
+        self.members.strong(*accesses, **how)
         self.single.strong(*accesses, **how)
 
     def acquire_at(self, *accesses) -> None:
-        self.warps.acquire_at(*accesses)
+        self.members.acquire_at(*accesses)
         self.single.acquire_at(*accesses)
 
     def barrier(self, lanes: np.ndarray, time: int) -> None:
         """Lanes passed a barrier of their block or warp: it serves as the fence behind a lock."""
         if self.single.fresh:
-            self.warps.barrier(np.unique(lanes >> 5), time)
+            self.members.barrier(np.unique(lanes >> 5), time)
             self.single.barrier(lanes, time)
 
     def relation(self, time, earlier, later) -> tuple[np.ndarray, np.ndarray]:
         """Publications.relation for accesses by lane `earlier`, followed now by lane `later`."""
-        if not self.warps.given:
+        if not self.members.given:
             return (np.zeros(time.size, bool),) * 2
         apart = earlier >> 5 != later >> 5
-        warps = self.warps.relation(time, earlier >> 5, later >> 5)
+        warps = self.members.relation(time, earlier >> 5, later >> 5)
         lanes = self.single.relation(time, earlier, later)
         return np.where(apart, warps[0], lanes[0]), np.where(apart, warps[1], lanes[1])
