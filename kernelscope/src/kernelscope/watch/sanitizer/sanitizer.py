@@ -280,6 +280,11 @@ class Sanitizer(Observer):
                 self._publish(access, state, time, self._may_lock(event, traits), traits)
             if is_global:
                 self._global.access(access, context)
+                copies = state.shared.copies
+                if traits.copy == "issue":
+                    copies.read(access.lanes, access.address.view(np.int64))
+                elif copies.batches and access.kind != "load":
+                    state.shared.check_source(access, context)
             elif traits.copy == "issue":
                 state.shared.start_copy(access, context)
             else:

@@ -20,9 +20,11 @@ class _Batch:
     group: np.ndarray  # the lane's number of this commit group
     phase: np.ndarray  # key of the mbarrier's phase that follows the copy, or -1
     arrival: np.ndarray  # and when the lane asked for that
+    source: np.ndarray  # byte addresses in global memory, or -1
+    line: int
 
     def part(self, chosen: np.ndarray) -> _Batch:
-        names = ("address", "lane", "bits", "group", "phase", "arrival")
+        names = ("address", "lane", "bits", "group", "phase", "arrival", "source")
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
 
@@ -36,11 +38,31 @@ class CopiesUnderWay:
         self.shadow = shadow
         self.batches: list[_Batch] = []
         self.committed = np.zeros(lanes, np.int64)  # groups that each lane has closed
+        self.sources = np.full(lanes, -1)  # what each lane's last copy reads
 
-    def issue(self, address, size: int, lane, bits) -> None:
+    def read(self, lanes: np.ndarray, address: np.ndarray) -> None:
+        """The global half of a copy: it reads from these byte addresses, until it is done."""
+        self.sources[lanes] = address
+
+    def issue(self, address, size: int, lane, bits, line: int) -> None:
         none = np.full(lane.size, -1)
-        batch = _Batch(address, size, lane, bits, self.committed[lane], none, none.copy())
-        self.batches.append(batch)
+        asked = self.committed[lane], none, none.copy(), self.sources[lane], line
+        self.batches.append(_Batch(address, size, lane, bits, *asked))
+        self.sources[lane] = -1
+
+    def reading(self, address: np.ndarray, size: int) -> tuple[np.ndarray, int]:
+        """(n,) bool: which accesses to global memory meet what is still read; the copy's line."""
+        found, line = np.zeros(address.size, bool), 0
+        for batch in self.batches:
+            first, last = int(batch.source.min()), int(batch.source.max()) + batch.size
+            near = (address + size > first) & (address < last)
+            if not near.any():
+                continue
+            words = (batch.source[batch.source >= 0, None] + np.arange(0, batch.size, 4)) >> 2
+            for start in range(0, size, 4):
+                met = near & np.isin((address + start) >> 2, words)
+                found, line = found | met, batch.line if met.any() else line
+        return found, line
 
     def commit(self, lanes: np.ndarray) -> None:
         self.committed[lanes] += 1

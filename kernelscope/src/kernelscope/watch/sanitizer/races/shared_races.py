@@ -75,7 +75,7 @@ class SharedRaces(SharedState):
         holder = None if access.block is None else access.block[kept]
         lanes = LaneStamps(context.lanes.lane[kept], context.lanes.bits[kept], holder)
         flat = self.flat(access.address[kept].view(np.int64), lanes, context)
-        self.copies.issue(flat, access.size, lanes.lane, lanes.bits)
+        self.copies.issue(flat, access.size, lanes.lane, lanes.bits, context.line)
 
     def check_copies(self, access: Access, context: Context) -> None:
         """An access to what a cp.async is still copying, be it the same thread's."""
@@ -96,6 +96,27 @@ class SharedRaces(SharedState):
             "another thread's copy is used"
         )
         how = {"other_line": copied, "remedy": remedy}
+        self.naming.report("race", context.line, said, lanes, element, **how)
+
+    def check_source(self, access: Access, context: Context) -> None:
+        """A write to global memory from which a cp.async is still copying."""
+        address = access.address.view(np.int64)
+        early, line = self.copies.reading(address, access.size)
+        if access.valid is not None:
+            early &= access.valid
+        if not early.any():
+            return
+        element = self.naming.element("global", int(address[np.argmax(early)]), access.size)
+        lanes = lane_of(context.lanes.bits[early])
+        said = (
+            f"{self.naming.who(lanes[0])} writes {element.text} while the cp.async of line {line} "
+            "may still be reading it"
+        )
+        remedy = (
+            "wait first: cp.async.wait_group (__pipeline_wait_prior), and then a barrier where "
+            "another thread copies it"
+        )
+        how = {"other_line": line, "remedy": remedy}
         self.naming.report("race", context.line, said, lanes, element, **how)
 
     def flat(self, address: np.ndarray, lanes: LaneStamps, context: Context) -> np.ndarray:
