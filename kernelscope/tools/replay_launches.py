@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ import numpy as np
 
 MOST_BYTES = 3_000_000  # of the memory of a launch that is kept
 ALIGNED = 256  # bytes; memory keeps its place in the multiples of them
+# Names of inlined functions: of several texts that were joined only the first one's are kept.
+INLINED = re.compile(r", function_name [^,]+, inlined_at .*")
 WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -165,8 +168,9 @@ class Gpu:
     def module(self, key: int):
         if key not in self.modules:
             file = Path(self.folder, f"{key}.ptx")
-            file.write_text(self.texts[key], encoding="utf-8")
-            together = "%envreg" in self.texts[key]  # a barrier of the grid
+            text = INLINED.sub("", self.texts[key])
+            file.write_text(text, encoding="utf-8")
+            together = "%envreg" in text  # a barrier of the grid
             self.modules[key] = self.cupy.RawModule(
                 path=str(file), enable_cooperative_groups=together
             )
