@@ -11,7 +11,17 @@ from kernelscope.tensor_map.encoding import MAP_FIELDS, Encoding
 
 X = np.zeros((6, 40, 64), np.float32)
 LONG = np.broadcast_to(X, (2, 2, 2, 6, 40, 64))
+
+
+class Tensor:
+    """An array in GPU memory that is not CuPy's."""
+
+    __cuda_array_interface__ = {"version": 3}
+    data = None
+
+
 REFUSED = {
+    "a tensor of PyTorch": (lambda: TensorMap(Tensor(), (2,)), "'Tensor': pass cupy.asarray"),
     "6 axes": (lambda: TensorMap(LONG, (1,) * 6), "the array has 6 axes; .* takes 1 to 5"),
     "no axis": (lambda: TensorMap(X[0, 0, 0:1].reshape(()), ()), "has 0 axes"),
     "no array": (lambda: TensorMap([1, 2], (2,)), "not of 'list'"),
