@@ -35,8 +35,16 @@ def test_stages_with_a_producer_warp(build, order):
 @pytest.mark.parametrize("order", [None, 1, 2], ids=["lockstep", "one", "two"])
 def test_blocks_of_a_cluster_load_for_each_other(build, order):
     a, out = array(rows=16), zeros((4, 64))
-    call("shared_loads", 4, 128, TensorMap(a, (8, 32)), out, np.int32(7),
-         build=build, warp_order=order)  # fmt: skip
+    call(
+        "shared_loads",
+        4,
+        128,
+        TensorMap(a, (8, 32)),
+        out,
+        np.int32(7),
+        build=build,
+        warp_order=order,
+    )
     wanted = np.zeros(64, np.int32)
     for k in range(7):
         for part in a[:, k * 32 : k * 32 + 32].reshape(8, 64):
@@ -151,9 +159,12 @@ def test_misuse_is_named(what):
     arguments = [np.int32(one) if isinstance(one, int) else one for one in arguments]
     name, message = MISUSE[what]
     if what == "a read-only array":
-        module = RawModule(code=CODE.replace("char* data, int offset)", "const char* data, "
-                           "int offset)").replace("pushed(char", "pushed(const char"),
-                           backend="simulator")  # fmt: skip
+        module = RawModule(
+            code=CODE.replace("char* data, int offset)", "const char* data, int offset)").replace(
+                "pushed(char", "pushed(const char"
+            ),
+            backend="simulator",
+        )
         data.flags.writeable = False
         kernel = module.get_function(name)
         with pytest.raises(SimulatorError, match=message):

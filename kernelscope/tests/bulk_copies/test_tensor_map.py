@@ -104,7 +104,7 @@ class Driver:
     def __init__(self, status=0):
         self.status, self.arguments = status, None
 
-    def cuTensorMapEncodeTiled(self, image, *arguments):  # noqa: N802
+    def cuTensorMapEncodeTiled(self, image, *arguments):
         assert image.value % 64 == 0
         ctypes.memset(image.value, 7, 128)
         self.arguments = arguments
@@ -122,8 +122,11 @@ def test_a_gpu_gets_the_arguments_in_the_drivers_order(monkeypatch):
     kind, axes, address, extents, strides, box, steps, *rest = driver.arguments
     assert (kind, axes, address.value) == (9, 3, 4096)
     assert [list(one) for one in (extents, strides, box, steps)] == [
-        [64, 30, 4], [256, 10240], [16, 6, 2], [1, 4, 1]
-    ]  # fmt: skip
+        [64, 30, 4],
+        [256, 10240],
+        [16, 6, 2],
+        [1, 4, 1],
+    ]
     assert rest == [0, 1, 3, 1]  # interleave, swizzle, promotion, fill
     driver.status = 1
     with pytest.raises(BackendError, match=r"refuses this tensor map \(CUresult 1\)"):

@@ -43,8 +43,11 @@ def test_a_load_is_issued_and_completes_with_its_phase():
     assert operation.lanes.tolist() == [0] and operation.line == 23
     read, written = operation.accesses
     assert (read.space, read.kind, written.space, written.kind) == (
-        "global", "load", "shared", "store"
-    )  # fmt: skip
+        "global",
+        "load",
+        "shared",
+        "store",
+    )
     assert read.size * read.address.size == 2048
     assert (written.address.tolist(), written.size) == ([1024], 2048)
 
@@ -73,8 +76,9 @@ def test_a_multicast_reads_once():
         run_case(Machine("simulator"), CopyCase("multicast", box=(1040,), mask=6, offset=16))
     issued = [one for what, one in listener.heard if what == "issued"]
     assert [[access.space for access in one.accesses] for one in issued] == [
-        ["global", "shared"], ["shared"]
-    ]  # fmt: skip
+        ["global", "shared"],
+        ["shared"],
+    ]
     assert [one.mbarrier[0] for one in issued] == [1, 2]
     totals = counted.totals
     assert (totals["bulk_copy_requests"], totals["bulk_load_bytes"]) == (1, 1040)
