@@ -36,15 +36,16 @@ def float64_attention(
 ) -> np.ndarray:
     """Return reference.attention, a thread a head: NumPy computes outside the interpreter's lock.
 
-    q: (B, H, n, d).  k, v: (B, H, m, d).  queries: those that are wanted.  Returns
+    q: (B, H, n, d).  k, v: (B, H_kv, m, d).  queries: those that are wanted.  Returns
     (B, H, queries, d) float64.
     """
     mask = reference.causal_mask(q.shape[2], k.shape[2])[queries] if causal else None
     hidden = None if mask is None else np.where(mask, 0.0, -np.inf)
 
     def head(at: tuple[int, int]) -> np.ndarray:
-        one = np.s_[at[0] : at[0] + 1, at[1] : at[1] + 1]
-        return reference.attention(q[one][:, :, queries], k[one], v[one], bias=hidden)[0, 0]
+        kv = at[0], at[1] * k.shape[1] // q.shape[1]
+        of_head = (one[None, None] for one in (q[at][queries], k[kv], v[kv]))
+        return reference.attention(*of_head, bias=hidden)[0, 0]
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(head, np.ndindex(q.shape[:2])))

@@ -85,6 +85,18 @@ LINES = {
 }
 VOTE = "vote.any.pred %p2, %p1;"
 REDUX = "redux.sync.min.f32 %f2, %f1, -1;"
+GROUP = (
+    "mov.b64 %rd2, 0; wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.{}; "
+    "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+)
+_FLOATS = "{{%f1, %f2, %f3, %f4}}, %rd2, %rd2, 0, 1, 1".format()
+GROUP_TYPES = (
+    f"m64n8k16.f32.bf16.bf16 {_FLOATS}, 0, 0",
+    f"m64n8k8.f32.tf32.tf32 {_FLOATS}",
+    f"m64n8k32.f32.e4m3.e5m2 {_FLOATS}",
+    "m64n8k16.f16.f16.f16 {%r4, %r5}, %rd2, %rd2, 0, 1, 1, 0, 0",
+    "m64n8k32.s32.s8.u8 {%r4, %r5, %r6, %r7}, %rd2, %rd2, 0",
+)
 # A row of the instructions -> (target, lines), several for several verdicts that are the same.
 INSTRUCTIONS = {
     "`vote.sync`, `shfl.sync`, `redux.sync` on integers": [
@@ -114,6 +126,16 @@ INSTRUCTIONS = {
     "`max.f32` of three operands, `.target sm_100a`": [("sm_100a", "max.f32 %f2, %f1, %f1, %f1;")],
     "`st.bulk`, `.target sm_100a`": [("sm_100a", "st.bulk.shared::cta [%rd2], 64, 0;")],
     "`redux.sync.min.f32`, `.target sm_90`": [("sm_90", REDUX)],
+    "`wgmma`, `.target sm_90a`": [("sm_90a", GROUP.format(types)) for types in GROUP_TYPES],
+    "`wgmma`, `.target sm_90`": [("sm_90", "wgmma.fence.sync.aligned;")],
+    "`wgmma` on sparse matrices (`.sp`) or single bits (`.b1`)": [
+        (
+            "sm_90a",
+            "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd2, "
+            "%rd2, %r1, 0, 1, 1, 1, 0, 0;",
+        ),
+        ("sm_90a", GROUP.format("m64n8k256.s32.b1.b1.and.popc {%r4, %r5, %r6, %r7}")),
+    ],
     "`cp.async.bulk`, `cp.reduce.async.bulk`": [
         (
             "sm_90",
@@ -141,7 +163,6 @@ INSTRUCTIONS = {
             "cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4 [%rd1, {%r1, %r1}];",
         ),
     ],
-    "`wgmma`": [("sm_90a", "wgmma.fence.sync.aligned;")],
     "`.version 99`, `.target sm_999`, `.address_size 32`": [
         ("sm_999", ""),
         ("sm_80\n.address_size 32", ""),
@@ -256,7 +277,8 @@ def test_instructions_are_as_the_page_says(row):
     for target, body in INSTRUCTIONS[row]:
         text = PTX.format(target=target, body=body)
         try:
-            launch(Program(text), "k", (1, 1, 1), (32, 1, 1), [np.zeros(64, np.float32)])
+            threads = 128 if "wgmma" in body else 32
+            launch(Program(text), "k", (1, 1, 1), (threads, 1, 1), [np.zeros(64, np.float32)])
             found = "runs"
         except UserError:
             found = "refused"

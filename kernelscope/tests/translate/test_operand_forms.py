@@ -81,6 +81,9 @@ wmma.mma.sync.aligned.row.col.m8n8k4.rn.f64.f64.f64.f64 {%d1,%d2}, {%d3}, {%d4},
 ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r4, %r5}, [tile]
 movmatrix.sync.aligned.m8n8.trans.b16 %r4, %r1
 stmatrix.sync.aligned.m8n8.x1.shared.b16 [tile], {%r4}
+wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%r4, %r5}, %rd3, %rd4, %p1, 1, -1, 0, 1
+wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.u8 {%r4,%r5,%r6,%r7}, {%r1,%r2,%r3,%r1}, %rd4, !%p1
+wgmma.fence.sync.aligned | wgmma.commit_group.sync.aligned | wgmma.wait_group.sync.aligned 0
 """
 BULK = """
 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile+16], [%rd1], 16, [tile]
@@ -137,7 +140,8 @@ def parts_of(line):
 def target_of(line):
     """An architecture that has the instruction."""
     old = any(word in line for word in ("shfl.up", "vote.all", "vote.ballot"))
-    return "sm_60" if old else "sm_100a" if "st.bulk" in line else "sm_90"
+    newer = {"st.bulk": "sm_100a", "wgmma": "sm_90a"}
+    return "sm_60" if old else next((newer[word] for word in newer if word in line), "sm_90")
 
 
 def run(line):

@@ -23,6 +23,7 @@ from attn_course.measure.benchmarks import (
 from attn_course.measure.candidates import BACKENDS, BASELINES, Baseline, Kernels, Part, ours
 from attn_course.measure.roofline import attention_work, tflops
 from attn_course.measure.timing import Contest
+from attn_course.reference.inputs import seeded_qkv
 
 from .suite import Suite
 
@@ -44,7 +45,7 @@ class SuiteRow:
     """One problem of a suite: shape (B, H, L, D), and what is special about it.
 
     pipelines: PIPELINES and their kernels one by one take part, besides the methods.  kept: methods
-    that are timed however slow they are.
+    that are timed however slow they are.  kv_heads: of k and v, H where 0.
     """
 
     shape: Shape
@@ -52,11 +53,13 @@ class SuiteRow:
     note: str = ""
     pipelines: bool = False
     kept: tuple[str, ...] = ()
+    kv_heads: int = 0
 
     @property
     def label(self) -> str:
         """The name of the problem in tables; see :func:`shape_label`."""
-        return shape_label(self.shape, self.causal)
+        grouped = f" kv_heads {self.kv_heads}" if self.kv_heads else ""
+        return shape_label(self.shape, self.causal) + grouped
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class AttentionSuite(Suite):
             "makers": makers,
             "causal": row.causal,
             "dtype": self.dtype,
+            "inputs": partial(seeded_qkv, kv_heads=row.kv_heads or None),
             "row_seconds": self.row_seconds,
             "expected": float64_queries if self.sampled else float64_attention,
             "sample": sampled_queries if self.sampled else None,
@@ -125,7 +129,7 @@ class AttentionSuite(Suite):
     def standing(self, row: SuiteRow, result: BenchmarkResult) -> dict:
         """Return the rates of all, and auto against the best of ours and of the baselines."""
         b, h, n, d = row.shape
-        problem = Problem(b * h, n, n, d, h, h, row.causal, dtype=self.dtype)
+        problem = Problem(b * h, n, n, d, h, row.kv_heads or h, row.causal, dtype=self.dtype)
         work = attention_work(problem)
         timings = {
             name: one | {"tflops": round(tflops(work.operations, one["median_us"]), 3)}
@@ -158,6 +162,7 @@ class AttentionSuite(Suite):
 
 
 _LARGE_D = ((1, 4, 64, 512), (1, 4, 64, 2048), (1, 4, 64, 4096), (1, 1, 16, 8192))
+_FAST_BF16 = ("flash_mma", "flash_wgmma", AUTO, "torch_flash", "torch_cudnn", "torch_flex")
 ATTENTION_SUITES = {
     suite.name: suite
     for suite in (
@@ -195,14 +200,20 @@ ATTENTION_SUITES = {
                 SuiteRow((4, 16, 4096, 128)),
             ),
             dtype="bfloat16",
-            names=(
-                "flash_wmma",
-                "flash_mma",
-                AUTO,
-                "torch_flash",
-                "torch_cudnn",
-                "torch_efficient",
+            names=("flash_wmma", *_FAST_BF16),
+            sampled=True,
+            row_seconds=1.0,
+        ),
+        AttentionSuite(
+            "hopper_bf16",
+            "bfloat16 problems that fill a Hopper GPU: many heads, ragged and grouped ones",
+            (
+                *(SuiteRow((4, 16, 4096, d), c) for d in (64, 128, 256) for c in (False, True)),
+                *(SuiteRow((4, 16, 1000, 128), c) for c in (False, True)),
+                *(SuiteRow((1, 64, 4096, 128), c, kv_heads=8) for c in (False, True)),
             ),
+            dtype="bfloat16",
+            names=_FAST_BF16,
             sampled=True,
             row_seconds=1.0,
         ),

@@ -16,6 +16,7 @@ from kernelscope.differential import functions as differential_functions
 from kernelscope.differential import opcodes as differential_opcodes
 from kernelscope.differential import textures as differential_textures
 from kernelscope.differential.machines import Machine, NotRun, target
+from kernelscope.differential.matrix import groups as differential_groups
 from kernelscope.differential.matrix import matrices as differential_matrices
 from kernelscope.differential.programs import PROGRAMS
 from kernelscope.differential.random_code.kernels import OPTIONS as RANDOM_OPTIONS
@@ -307,6 +308,29 @@ def matrix_section(run) -> dict:
     }
 
 
+def group_section(run) -> dict:
+    """Products of warp groups, all in one module; sm_90a alone has them. --raw as for matrices."""
+    chosen = run.thin(differential_groups.cases())
+    future = run.submit(differential_groups.run_cases, SIMULATOR, chosen)
+    first = differential_groups.run_cases(run.first, chosen)
+    if run.arguments.raw:
+        both = zip(chosen, first, strict=True)
+        sums = {c.name: x for c, x in both if isinstance(x, np.ndarray)}
+        raw = run.arguments.raw
+        np.savez_compressed(raw.with_stem(f"{raw.stem}_groups"), **sums)
+
+    def compared(case, one, other):
+        raise_failure(one, other)
+        return differential_groups.compare(case, one, other)
+
+    return {
+        "items": [
+            guarded({"group_product": case.name}, lambda c=case, a=a, b=b: compared(c, a, b))
+            for case, a, b in zip(chosen, first, future.result(), strict=True)
+        ]
+    }
+
+
 # --- textures -------------------------------------------------------------------------------------
 
 
@@ -354,6 +378,7 @@ def copy_section(run) -> dict:
 SECTIONS = {
     "opcodes": opcode_section,
     "matrices": matrix_section,
+    "group_products": group_section,
     "random_kernels": random_section,
     "programs": program_section,
     "functions": function_section,

@@ -25,7 +25,7 @@ from .copy_engine.arrivals import Arrivals
 from .copy_engine.engine import CopyEngine
 from .device_calls import DeviceCalls
 from .lanes import ChunkLanes
-from .matrix import Matrices
+from .matrix import Matrices, WarpGroups
 from .memory import scalar
 from .reports import Reports
 from .scheduler import Scheduler, placed_in
@@ -63,6 +63,7 @@ class Chunk:
         self.registers = RegisterPool(self.lanes, self.scheduler, self.reports)
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.matrices = Matrices(self.lanes, self.memory, self.reports)
+        self.groups = WarpGroups(self.lanes, self.memory, self.reports, self.matrices)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
         self.single, self.swaps = Single(self), Swaps(self)
         self.reports.machine = ChunkView(self) if run.observers else None

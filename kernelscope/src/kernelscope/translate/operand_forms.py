@@ -40,7 +40,7 @@ from kernelscope.ptx.syntax import (
 )
 
 from ..errors import UnknownInstruction, UnsupportedInstruction
-from ..isa.matrix import multiplication, transfer
+from ..isa.matrix import group_multiplication, multiplication, transfer
 from ..isa.narrow import VIDEO_ROWS
 from ..isa.special_registers import CLOCKS, is_special
 from ..isa.table import DTYPE, lookup
@@ -136,6 +136,9 @@ FORMS = {
     "wmma.mma": "=list list list list",
     "wmma.load": "=list address u32?",
     "wmma.store": "address list u32?",
+    "wgmma.mma_async": "=list tile b64 pred sign? sign? flag? flag?",
+    **dict.fromkeys(("wgmma.fence", "wgmma.commit_group"), ""),
+    "wgmma.wait_group": "number",
     "ldmatrix": "=list address",
     "stmatrix": "address list",
     "movmatrix": "=b32 b32",
@@ -151,6 +154,9 @@ WORDS = {
     **dict.fromkeys(("part1", "part2", "part4"), "a value of 32 bits, or a part of one"),
     "signed": "a value of 32 bits",
     "list": "registers in braces",
+    "tile": "registers in braces or a matrix descriptor of 64 bits",
+    "sign": "1 or -1",
+    "flag": "0 or 1",
     "halves": "two values of 64 bits in braces",
     "barrier": "the number of a barrier, 0 to 15",
     "count": "a number of threads",
@@ -165,6 +171,7 @@ IM2COL = (
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _NO_MEANING = ("aligned", "cta")  # words of an opcode between those that FORMS names
 _CHECKED = {"mma": multiplication, "wmma.mma": multiplication}
+_CHECKED["wgmma.mma_async"] = group_multiplication
 _CHECKED |= {"wmma.load": transfer, "wmma.store": transfer}
 _SYMBOL_BYTES = (4, 8)  # widths of an address
 _PART_BYTES = (1, 2, 4, 8)  # of an item of {a, b}
@@ -340,7 +347,13 @@ def fits(operand, word: str, registers: Registers) -> bool:
             return any(_is_source(operand, kind, registers) for kind in ("u32", "pred"))
         case "halves":
             return isinstance(operand, Vector) and _is_source(operand, "b128", registers)
-        case "list":
+        case "sign":
+            return operand in (Immediate(1), Immediate(-1))
+        case "flag":
+            return operand in (Immediate(0), Immediate(1))
+        case "tile" if not isinstance(operand, Vector):
+            return _is_source(operand, "b64", registers)
+        case "list" | "tile":
             return all(_is_item(one, "b64", registers) for one in _items(operand))
         case "part1" | "part2" | "part4" | "signed":
             return _is_part(operand, word, registers)

@@ -32,7 +32,10 @@ DESCRIPTIONS = {
     "instructions": "instructions executed, once for each warp with an active lane",
     "thread_instructions": "instructions executed, once for each active lane",
     "ffma_thread_instructions": "float32 fused multiply-adds, once for each active lane",
-    "tensor_instructions": "tensor-core instructions of sm_90 for mma and wmma, once for each warp",
+    "tensor_instructions": "tensor-core instructions of sm_90 for mma, wmma and wgmma, once for "
+    "each warp",
+    "wgmma_shared_bytes": "bytes of the tiles that wgmma reads from shared memory, once for each "
+    "warp group: no shared requests",
     "global_load_requests": "warp-level loads from global memory",
     "global_load_sectors": "distinct 32-byte sectors of each load request, added up",
     "global_store_requests": "warp-level stores to global memory",
@@ -81,8 +84,10 @@ def tensor_instructions(parts: list[str]) -> int:
 
     One computes 16 x 8 sums or fewer: wmma.m16n16k16 is two. Products of 8-bit floats are split
     along k in two, since mma has no unit for them on sm_90. (Seen in the machine code of ptxas
-    13.0.)
+    13.0.) A wgmma is one for each of its four warps, whatever its shape.
     """
+    if parts[:2] == ["wgmma", "mma_async"]:
+        return 1
     if parts[0] not in ("mma", "wmma") or parts[0] == "wmma" and parts[1] != "mma":
         return 0
     shape = next(filter(None, map(_SHAPE.match, parts)), None)
@@ -298,16 +303,16 @@ class Counters(Observer):
         if event.taken is not None and np.ndim(event.taken):
             row.counts["divergent_branches"] += lanes.mixed(event.taken)
 
-    def _row(self, instruction: Instruction, line: int) -> _Row:
-        rows = self._current.rows
-        row = rows.get(id(instruction))
-        if row is None:
-            row = rows[id(instruction)] = _Row(instruction, line, self._current)
-        return row
-
     def async_issued(self, operation: AsyncOperation, machine: MachineView) -> None:
-        """Count a bulk copy's global memory; a further block of a multicast reads nothing."""
+        """Count a bulk copy's global memory, and what wgmma reads of shared memory.
+
+        A further block of a multicast reads nothing.
+        """
         row = self._row(operation.instruction, operation.line)
+        if operation.completion == "wgmma_group":
+            read = sum(access.address.size * access.size for access in operation.accesses)
+            row.counts["wgmma_shared_bytes"] += read
+            return
         if operation.completion not in ("mbarrier", "bulk_group"):
             return
         kinds = {access.kind for access in operation.accesses}
@@ -322,6 +327,14 @@ class Counters(Observer):
                 self._bytes.touch(row.line, how, address, size)
                 if access.kind == "atomic":
                     self._bytes.touch(row.line, "read", address, size)
+
+    def _row(self, instruction: Instruction, line: int) -> _Row:
+        """The counts of an instruction."""
+        rows = self._current.rows
+        row = rows.get(id(instruction))
+        if row is None:
+            row = rows[id(instruction)] = _Row(instruction, line, self._current)
+        return row
 
     def _cut(self, lanes: np.ndarray) -> Lanes:
         if self._lanes is None or self._lanes.lanes is not lanes:

@@ -92,7 +92,8 @@ class Sanitizer(Observer):
     What it does not judge: an unset local variable that the compiler has replaced by a constant,
     where neither its warnings nor the source tell; what printf prints; a barrier that threads left
     the kernel before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's
-    headers; members of a struct that is passed by value, in the function that gets it; bulk copies.
+    headers; members of a struct that is passed by value, in the function that gets it; bulk copies;
+    unset sums of wgmma, where a predicate says whether it reads them.
     `pointers` says which accesses that leave their array are found inside shared and local memory.
     In global memory an index finds nothing but its own array for 32 MiB around it.
 

@@ -34,7 +34,7 @@ _REASONS = {
     "agreed": ("; the reader wrote the same value too, so it reads that one in any order", ""),
     "replica": (
         "; the compiler lets several threads load it and one of them store it",
-        "where the loaded value counts later, put tl.debug_barrier() between the two",
+        "where the loaded value counts later, put __syncthreads() between the two",
     ),
     "met": ("; only a shuffle or vote lies between, and those do not order memory", ""),
     "unfenced": (
