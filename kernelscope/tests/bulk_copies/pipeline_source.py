@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(384, 1) sums(const __grid_constant__ Map in,
             for (int k = 0; k < tiles; ++k) {
                 int s = k % STAGES;
                 wait(empty + s, k / STAGES % 2 ^ 1);
-                expect(full + s, 2048 + (k == missing) * 16);
+                expect(full + s, 2048 + ((k == missing) - (k == -2 - missing)) * 16);
                 load(&in, k * 32, row, tile + s * 512, full + s);
             }
     } else {

@@ -215,16 +215,15 @@ class CopyCase:
 def run_case(machine, case: CopyCase) -> list[np.ndarray]:
     """[shared memory of each block, the array, whether the copies arrived], after the kernel."""
     xp = import_module("cupy") if machine.backend == "gpu" else np
-    module = machine.load(case.source.replace("TILE", str(TILE)), OPTIONS)
-    kernel = module.get_function("run")
+    kernel = machine.load(case.source.replace("TILE", str(TILE)), OPTIONS).get_function("run")
     if case.what == "elect":
         masks = np.random.default_rng(5).integers(1, 1 << 32, 64, np.uint32)
         out = xp.zeros((64, 32), np.uint32)
-        kernel((1,), (32,), (xp.asarray(masks), out, np.int32(64)))
-        return [out.get() if machine.backend == "gpu" else out]
+        return _launch(machine, kernel, 1, 32, (xp.asarray(masks), out, np.int32(64)), [out])
     data = xp.asarray(case.numbers(case.shape, 1))
     shared = case.numbers((case.blocks * TILE // data.dtype.itemsize,), 2).view(np.uint32)
     io, arrived = xp.asarray(shared), xp.zeros(case.blocks, np.int32)
+    offset = np.int32(case.offset)
     if case.what in ("load", "store"):
         described = TensorMap(
             data.view(_dtype_of(case.kind)),
@@ -235,14 +234,21 @@ def run_case(machine, case: CopyCase) -> list[np.ndarray]:
             dtype=case.kind,
         )
         first = xp.asarray(np.array([*case.first, 0, 0, 0, 0, 0][:5], np.int32))
-        count = np.int32(described.box_bytes)
-        arguments = (described, first, io, np.int32(case.offset), count, arrived)
+        arguments = (described, first, io, offset, np.int32(described.box_bytes), arrived)
     else:
         data = data.view(np.uint8)
-        arguments = (data, io, np.int32(case.offset), np.int32(case.box[0]), arrived)
-    kernel((case.blocks,), (THREADS,), arguments, shared_mem=TILE)
-    found = (io, data, arrived)
-    return [one.get() if machine.backend == "gpu" else one for one in found]
+        arguments = (data, io, offset, np.int32(case.box[0]), arrived)
+    return _launch(machine, kernel, case.blocks, THREADS, arguments, [io, data, arrived])
+
+
+def _launch(machine, kernel, blocks: int, threads: int, arguments, arrays) -> list[np.ndarray]:
+    """The arrays after a launch; an error that the GPU's context keeps is noted."""
+    try:
+        kernel((blocks,), (threads,), arguments, shared_mem=TILE)
+        return [one.get() if machine.backend == "gpu" else one for one in arrays]
+    except Exception:
+        machine.lost = machine.backend == "gpu" and machine.is_broken()
+        raise
 
 
 def _dtype_of(kind: str) -> str:
