@@ -111,6 +111,17 @@ def test_counts_of_stores_and_reductions():
     assert totals["unique_global_bytes_read"] == io + 1024
 
 
+def test_arrays_of_maps_have_the_names_of_their_parameters():
+    class Names(Observer):
+        def launch_started(self, launch):
+            self.names = [one.name for one in launch.buffers if one.space == "global"]
+
+    a, out = np.zeros((48, 32), np.int32), zeros(3)
+    with observe(Names()) as seen:
+        run(CODE, "early", 1, 1, TensorMap(a, (16, 32)), out, shared=SHARED)
+    assert seen.names == ["seen", "kernel parameters", "in"]
+
+
 def test_the_sanitizer_takes_what_a_copy_has_brought_as_written():
     a = np.arange(48 * 224, dtype=np.int32).reshape(48, 224)
     out = zeros((48, 32))

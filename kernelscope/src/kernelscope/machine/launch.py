@@ -86,9 +86,10 @@ class Run:
         self.fill_parameters(size, values)
         memory.use_parameters(self.parameter_address, size)
         memory.ready()
-        mapped = arrays_of_maps(self.parameters)
-        if mapped.size:
-            memory.follow(mapped)
+        for value, name in zip(values, names, strict=False):
+            mapped = arrays_of_maps(bytes(value))
+            if mapped.size:
+                memory.follow(mapped, name)
         if self.observers:
             memory.follow_pointers()
 
