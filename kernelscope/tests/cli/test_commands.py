@@ -96,6 +96,16 @@ def test_elements_that_stay_unwritten_are_named(call):
     assert record["kernel"] == "add" and record["arguments"]["n"] == "93"
 
 
+def test_elements_that_atomics_add_to_are_written(call, folder):
+    text = """extern "C" __global__ void add(float* z, double* y, float* x) {
+        atomicAdd(z, 1.0f); atomicAdd(y, 1.0); x[1] = x[0]; }"""
+    (folder / "sum.cu").write_text(text)
+    outputs = "--arg output:1 --arg output:1 --arg output:2".split()
+    status, out, _ = call("run", "sum.cu", "--grid", "1", *outputs)
+    assert status == 1 and "x: 2 of 2 elements were not written" in out
+    assert "z:" not in out and "y:" not in out and out.count("1 of 1    1  nan") == 2
+
+
 def test_a_file_of_arrays_and_numbers_of_every_kind(call, folder):
     np.save(folder / "b.npy", np.zeros(3, np.int64))
     values = "--arg arange:3 --arg b.npy --arg -1e1 --arg true".split()
