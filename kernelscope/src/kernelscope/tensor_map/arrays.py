@@ -62,9 +62,13 @@ class TensorMap:
         fill: str = "zero",
         promotion: int = 0,
     ):
-        on_gpu = is_device_array(array)
+        on_gpu = is_device_array(array) and hasattr(array.data, "ptr")
         if not on_gpu and not isinstance(array, np.ndarray):
-            raise InputTypeError(f"a tensor map is of an array, not of {type(array).__name__!r}")
+            remedy = ": pass cupy.asarray(...)" if is_device_array(array) else ""
+            raise InputTypeError(
+                f"a tensor map is of an array of NumPy or CuPy, not of {type(array).__name__!r}"
+                + remedy
+            )
         self.backend = "gpu" if on_gpu else "simulator"
         self.array = array  # lives as long as the map
         kind = _kind_of(array, dtype)

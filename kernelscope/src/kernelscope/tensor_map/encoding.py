@@ -111,6 +111,12 @@ class Encoding:
         return image
 
 
+def arrays_of_maps(data: bytes) -> np.ndarray:
+    """(n,) uint64: the addresses of the arrays whose maps, as `packed` makes them, are in data."""
+    words = np.frombuffer(data[: len(data) // 8 * 8], np.uint64)
+    return words[np.flatnonzero(words[:-1] == MAGIC) + 1]
+
+
 def _aligned_bytes(size: int, to: int) -> np.ndarray:
     """(size,) uint8 at a multiple of `to` bytes."""
     data = np.zeros(size + to, np.uint8)

@@ -322,8 +322,9 @@ class Mbarriers:
         for number, (site, index, parity) in enumerate(found[0].tolist()):
             lanes = self.lanes.at(mine[found[1].ravel() == number])
             instance, instruction = self.sites[site]
+            asked = instance.where_called(instruction)
             parts.append(
-                f"{self.lanes.who(lanes)} at {instance.where_called(instruction)} for the end of a phase "
+                f"{self.lanes.who(lanes)} at {asked} for the end of a phase "
                 f"of parity {parity}: {self.describe_phase(index)}"
             )
         return parts

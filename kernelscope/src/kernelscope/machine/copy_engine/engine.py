@@ -84,11 +84,10 @@ class CopyEngine:
             there, kept = self.place(to, chosen, one, CHUNK, ins)
             here = here.part(np.isin(chosen, kept))
             phase, last = self.place(mbarrier, kept, 8, 8, ins)
-            held = np.isin(kept, last)
-            self.start(
-                self.lanes.R[LANE][last], there.part(held), phase, one, 0, np.arange(last.size),
-                None, here.part(held), reduction, ins, None,
-            )  # fmt: skip
+            held, lanes = np.isin(kept, last), self.lanes.R[LANE][last]
+            arrival = Arrival(lanes, there.part(held), phase, one, 0, ins)
+            arrival.source, arrival.reduction = here.part(held), reduction
+            self.start(arrival, None)
 
     def arrive(
         self, to, mbarrier, mask, chosen, data, target: GlobalPlaces, ins: Instruction
@@ -105,18 +104,13 @@ class CopyEngine:
             names = spread(mask, self.lanes.R[LANE].size)[last].astype(np.int64)
             which, there, phase = self.multicast(names, last, there, phase, ins)
             row, last = row[which], last[which]
-        lanes = self.lanes.R[LANE][last]
-        self.start(lanes, there, phase, size, swizzle, row, data, None, None, ins, target)
+        arrival = Arrival(self.lanes.R[LANE][last], there, phase, size, swizzle, ins, data, row)
+        self.start(arrival, target)
 
-    def start(
-        self, lanes, to, phase, size, swizzle, row, data, source, reduction, ins, target
-    ) -> None:
-        """Put copies under way whose mbarriers are ready."""
-        mbarrier = phase.address + phase.base >> 3
-        ready = self.mbarriers.are_ready(mbarrier, lanes, ins)
-        arrival = Arrival(
-            lanes, to, mbarrier, size, swizzle, row, data, source, reduction, ins, None
-        )
+    def start(self, arrival: Arrival, target: GlobalPlaces | None) -> None:
+        """Put copies under way whose mbarriers are ready; target: where their data is from."""
+        ins = arrival.instruction
+        ready = self.mbarriers.are_ready(arrival.mbarrier, arrival.lanes, ins)
         if not ready.all():
             arrival = arrival.part(ready)
         if not arrival.lanes.size:

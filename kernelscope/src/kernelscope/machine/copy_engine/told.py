@@ -36,15 +36,14 @@ def of_arrivals(arrival: Arrival, line: int, source: GlobalPlaces | None) -> lis
     found, read = [], set()
     kind = "store" if arrival.reduction is None else "atomic"
     for i, lane in enumerate(arrival.lanes.tolist()):
-        row, accesses = int(arrival.row[i]), []
-        if source is not None and row not in read:
-            accesses.append(global_access("load", source, row, lane, arrival.size))
-        elif arrival.source is not None:
+        accesses = []
+        if arrival.source is not None:
             accesses.append(shared_access("load", arrival.source, i, lane, arrival.size, 0))
-        read.add(row)
+        elif (row := int(arrival.row[i])) not in read:
+            accesses.append(global_access("load", source, row, lane, arrival.size))
+            read.add(row)
         accesses.append(shared_access(kind, arrival.to, i, lane, arrival.size, arrival.swizzle))
-        block = int(arrival.to.block[i])
-        mbarrier = block, int(arrival.mbarrier[i]) * 8 - int(arrival.to.base[i])
+        mbarrier = int(arrival.phase.block[i]), int(arrival.phase.address[i])
         lanes = np.array([lane])
         ins, how = arrival.instruction, "mbarrier"
         found.append(AsyncOperation(ins, line, lanes, tuple(accesses), how, mbarrier))
