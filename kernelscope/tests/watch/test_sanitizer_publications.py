@@ -152,3 +152,7 @@ def test_local_memory_is_known_to_the_byte():
     found = run(START + body.replace("COUNT", "16"), Sanitizer()).findings
     assert [(one.kind, one.array, one.index) for one in found] == [("uninitialised-read", "c", 15)]
     assert run(START + body.replace("COUNT", "15"), Sanitizer()).findings == []
+    body = "unsigned c[4]; memset(c, 0, 15); b[t] = c[t % COUNT];"
+    found = run(START + body.replace("COUNT", "4"), Sanitizer()).findings
+    assert [(one.kind, one.array, one.index) for one in found] == [("uninitialised-read", "c", 3)]
+    assert run(START + body.replace("COUNT", "3"), Sanitizer()).findings == []

@@ -23,8 +23,8 @@ class LocalMemory:
 
     PTX keeps all local arrays of a function in one frame. An access that leaves the frame is found
     here, one that leaves its array by `pointers`; elements are named as the source declares them.
-    A read is uninitialised when none of its bytes was ever written: copying a struct also copies
-    its padding, and a read of nothing but padding is none.
+    A read is uninitialised when none of its bytes was ever written, or not all those of an element
+    of an array. Copying a struct also copies its padding; a read of nothing but padding is none.
     Reads by CUDA's own headers are not judged: cooperative groups copy structs that they fill in
     part.
     """
@@ -67,7 +67,7 @@ class LocalMemory:
         if not self.copied and all(np.count_nonzero(one) == one.size for one in known):
             return
         missing = [~one for one in known]
-        unknown = np.logical_and.reduce(missing)
+        unknown = self.unknown(missing, address, access.size, event)
         places = self.judged(np.nonzero(unknown)[0], address, event)
         value = event.instruction.operands[0]
         if self.copied and isinstance(value, Register):
@@ -78,6 +78,22 @@ class LocalMemory:
             parts = [one & ~unknown for one in missing]
             if self.copied or any(one.any() for one in parts):
                 self.read_parts(parts, address, lanes, access, event, line)
+
+    def unknown(self, missing: list, address: np.ndarray, size: int, event) -> np.ndarray:
+        """(lanes,) bool: which reads have no value, from which of their units have none.
+
+        Those of which no byte was written; and of an array of elements that wide, any.
+        """
+        unknown = np.logical_and.reduce(missing)
+        partly = np.logical_or.reduce(missing) & ~unknown
+        if self.shift == 0 and partly.any():
+            arrays, structs = self.arrays.around(event), self.arrays.structs(event)
+            for byte in np.unique(address[partly]).tolist():
+                array = holding(arrays, byte)
+                if array is not None and array.item >= size:
+                    if not any(byte in one for one in structs):
+                        unknown |= partly & (address == byte)
+        return unknown
 
     def judged(self, places, address, event: InstructionEvent) -> np.ndarray:
         """The places that are in no parameter, which the caller has written, and in no padding."""
@@ -122,9 +138,10 @@ class LocalMemory:
         function = self.values.function_of(event.instruction).name
         for number, item in enumerate(items if each else ()):
             first = number * each
-            lacking = np.logical_and.reduce(missing[first : first + each])
-            self.copied.pop((function, item), None)
             start = address + (first << self.shift)
+            parts = missing[first : first + each]
+            lacking = self.unknown(parts, start, each << self.shift, event)
+            self.copied.pop((function, item), None)
             places = self.judged(np.nonzero(lacking)[0], start, event)
             if not places.size:
                 continue

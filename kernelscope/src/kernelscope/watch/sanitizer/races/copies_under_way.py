@@ -20,11 +20,11 @@ class _Batch:
     group: np.ndarray  # the lane's number of this commit group
     phase: np.ndarray  # key of the mbarrier's phase that follows the copy, or -1
     arrival: np.ndarray  # and when the lane asked for that
-    source: np.ndarray  # byte addresses in global memory, or -1
+    origin: np.ndarray  # byte addresses in global memory, or -1
     line: int
 
     def part(self, chosen: np.ndarray) -> _Batch:
-        names = ("address", "lane", "bits", "group", "phase", "arrival", "source")
+        names = ("address", "lane", "bits", "group", "phase", "arrival", "origin")
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
 
@@ -54,11 +54,11 @@ class CopiesUnderWay:
         """(n,) bool: which accesses to global memory meet what is still read; the copy's line."""
         found, line = np.zeros(address.size, bool), 0
         for batch in self.batches:
-            first, last = int(batch.source.min()), int(batch.source.max()) + batch.size
+            first, last = int(batch.origin.min()), int(batch.origin.max()) + batch.size
             near = (address + size > first) & (address < last)
             if not near.any():
                 continue
-            words = (batch.source[batch.source >= 0, None] + np.arange(0, batch.size, 4)) >> 2
+            words = (batch.origin[batch.origin >= 0, None] + np.arange(0, batch.size, 4)) >> 2
             for start in range(0, size, 4):
                 met = near & np.isin((address + start) >> 2, words)
                 found, line = found | met, batch.line if met.any() else line

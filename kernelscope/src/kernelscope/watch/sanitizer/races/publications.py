@@ -94,8 +94,8 @@ class Publications:
         pairs = np.unique(np.stack([addresses, lanes // self.per_giver]), axis=1)
         for address, giver in pairs.T.tolist():
             block = giver * self.per_giver // self.per_block
-            self._take(block, giver, address, time, lock)
-            given = self._give(block, giver, address, time, releases) if writes else None
+            self.take(block, giver, address, time, lock)
+            given = self.give(block, giver, address, time, releases) if writes else None
             if given is not None:
                 known = self.given[block].setdefault(address, [])
                 fence, _, cover = given
@@ -103,7 +103,7 @@ class Publications:
                     known.append(given)
                     self.newest[address] = time
 
-    def _give(self, block: int, giver: int, address: int, time: int, releases: bool):
+    def give(self, block: int, giver: int, address: int, time: int, releases: bool):
         """Return (time of the fence, time, cover) of a write that publishes something, or None.
 
         cover: the time up to which it publishes the writes of each warp; None: to the fence.
@@ -113,7 +113,7 @@ class Publications:
         fence = max(self.fences.get(block, 0), self.released.get((block, address), 0))
         return (fence, time, None) if fence else None
 
-    def _take(self, block: int, giver: int, address: int, time: int, lock: bool) -> None:
+    def take(self, block: int, giver: int, address: int, time: int, lock: bool) -> None:
         takings = self.taken[block].setdefault(address, [])
         if takings and takings[-1].last == time:  # another warp, by the same instruction
             takings[-1].takers.add(giver)
@@ -243,9 +243,9 @@ class GridPublications(Publications):
         self.last: tuple[int, int, list[int]] = (-1, -1, [])  # a warp, a time, and its cover then
         self.own = np.full(warps, -1)  # the number of each warp that has taken something itself
 
-    def _take(self, block: int, giver: int, address: int, time: int, lock: bool) -> None:
+    def take(self, block: int, giver: int, address: int, time: int, lock: bool) -> None:
         self.own[giver] = giver
-        super()._take(block, giver, address, time, lock)
+        super().take(block, giver, address, time, lock)
 
     def meet(self, lanes: np.ndarray, time: int) -> None:
         """Lanes come after what others of their blocks did."""
@@ -261,9 +261,9 @@ class GridPublications(Publications):
         self.fenced.ravel()[warps] = time
         self.covered.ravel()[warps] = self.met.ravel()[warps]
 
-    def _give(self, block: int, giver: int, address: int, time: int, releases: bool):
+    def give(self, block: int, giver: int, address: int, time: int, releases: bool):
         if self.members == 1:
-            return super()._give(block, giver, address, time, releases)
+            return super().give(block, giver, address, time, releases)
         if block not in self.fences and not releases and (block, address) not in self.covers:
             return None
         warp = giver % self.members
