@@ -22,9 +22,7 @@ _LARGE_HEADER = re.compile(
 )
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
 _ATTRIBUTES = r"(?:__(?:launch_bounds|cluster_dims)__\s*\([^()]*\)\s*)*"
-_KERNEL = re.compile(
-    rf"\b__global__\s+{_ATTRIBUTES}void\s+{_ATTRIBUTES}(\w+)\s*(\([\w\s*&,]*\))"
-)
+_KERNEL = re.compile(rf"\b__global__\s+{_ATTRIBUTES}void\s+{_ATTRIBUTES}(\w+)\s*(\([\w\s*&,]*\))")
 
 
 def has_large_headers(code: str) -> bool:
