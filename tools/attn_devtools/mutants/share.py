@@ -17,11 +17,9 @@ def chosen(name: str, one_in: int) -> bool:
 
 
 def part_of(exercise: Exercise) -> Exercise:
-    """Return an exercise with its share of solutions, one wrong and one correct at least."""
+    """Return an exercise with its share of solutions, one wrong at least beside the reference."""
     wrong, correct = (
         tuple(one for one in kind if chosen(one.name, SOLUTIONS_ONE_IN))
         for kind in (exercise.wrong, exercise.correct)
     )
-    return replace(
-        exercise, wrong=wrong or exercise.wrong[:1], correct=correct or exercise.correct[:1]
-    )
+    return replace(exercise, wrong=wrong or exercise.wrong[:1], correct=correct)
