@@ -181,6 +181,7 @@ def test_the_limit_of_time_ends_all_processes(shares, monkeypatch):
 
 def test_interrupting_ends_all_processes(shares, monkeypatch):
     monkeypatch.setenv(workers.WORKERS, "2")
+    monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "30")  # where the interrupt is lost
     code = f"import os, time; time.sleep(1); os.kill({os.getpid()}, {signal.SIGINT})"
     stop = subprocess.Popen([sys.executable, "-c", code])
     began = time.monotonic()

@@ -322,11 +322,16 @@ class RawModule:
             entry = declared_entry(self, demangle(name), function)
             if entry is not None:
                 return entry
-            try:
-                reader = Reader(parse(self.compiled("debug").ptx, bodies=False))
-            except CompileError:
-                pass  # the code has no debug build
+            reader = self._slow_debug_reader
         return read_entry(function, reader, self.name)
+
+    @cached_property
+    def _slow_debug_reader(self) -> Reader | None:
+        """The debug information where large headers make it slow to get; None without a build."""
+        try:
+            return Reader(parse(self.compiled("debug").ptx, bodies=False))
+        except CompileError:
+            return None
 
     @cached_property
     def declared_shared_bytes(self) -> int:

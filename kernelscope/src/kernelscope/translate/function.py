@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -232,8 +233,7 @@ class Instance:
         special = sum(1 << slot for slot in self.kernel.specials)
         for key, block in built.items():
             block.operations = [made[i.index] for i in block.instructions]
-            mask = uses[key]
-            block.uses = tuple(slot for slot in range(mask.bit_length()) if mask >> slot & 1)
+            block.uses = tuple(slots_of(uses[key]))
             block.live_in |= special
         self.kernel.blocks.update(built)
 
@@ -429,6 +429,14 @@ class Instance:
             f"({why}), compiled from {where}; run this kernel on a GPU, or write that line "
             "differently"
         )
+
+
+def slots_of(mask: int) -> Iterator[int]:
+    """Yield the slots of a bit mask; it is shifted once for each of them, as it may be long."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
 
 
 def call_parts(call: Instruction) -> tuple[list[str], object, list[str]]:
