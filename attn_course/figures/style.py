@@ -13,7 +13,9 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
+from matplotlib.textpath import TextPath
 
 # Colours that stay apart for colour-blind readers and in print (Okabe and Ito).
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#5F6B76"
@@ -112,9 +114,27 @@ def below(figure: Figure, source: str) -> None:
         figure.supxlabel(source, x=0.01, ha="left", fontsize=9, color=GREY)
 
 
+def frame(figure: Figure, title: str, source: str) -> None:
+    """Write a title above a figure, and below it where and when its numbers were taken."""
+    headline(figure, title)
+    below(figure, source)
+
+
 def with_source(label: str, source: str) -> str:
     """Return an axis label, with the source of the values (GPU, date) under it if given."""
     return f"{label}\n{source}" if source else label
+
+
+def text_width(texts: Sequence[str], **font) -> float:
+    """Return inches across the longest text. font: of FontProperties; 10 points unless told."""
+    font = FontProperties(**{"size": 10} | font)
+    lines = (line for text in texts for line in text.split("\n"))
+    return max(TextPath((0, 0), line, prop=font).get_extents().width for line in lines) / 72
+
+
+def numbers(row: Sequence[float | None]) -> list[float]:
+    """Return numbers for an axis, NaN where there is none."""
+    return [np.nan if value is None else value for value in row]
 
 
 def grid_lines(axes: Axes, axis: str = "both") -> None:
