@@ -6,6 +6,8 @@ learner's working copy.
 """
 
 import json
+from functools import lru_cache
+from pathlib import Path
 
 from attn_course.exercises.exercise import Exercise
 from attn_course.exercises.judgement import PROPERTIES
@@ -21,30 +23,6 @@ IMPORTS = """import numpy as np
 from attn_course.classroom import bonus, earn
 from attn_course.exercises import check, step"""
 HIDDEN_BEGIN, HIDDEN_END = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
-ABOUT = """# Problem set {number} · {title}
-
-{about}
-
-**Points:** {points}{bonus}. **Builds on:** lesson {lesson}.
-
-Write each kernel where its cell says `YOUR CODE HERE`. That line is a comment in Python and an
-empty directive in CUDA C; replace it. Leave the other cells as they are: they are graded as they
-were given to you. `check` examines your kernel in the cases that you see, and `step` opens the
-failing case thread by thread. Each cell below `check` gives the points of one property. A grade
-counts hidden cases too, with other sizes and numbers."""
-END = """## Before you hand in
-
-Restart the kernel and run all cells. In a terminal, `attn-course grade --self {name}` examines your
-notebook in the hidden cases too and lists the points, property by property."""
-STATEMENT = """## {title}
-
-*About {lines} lines, {minutes} minutes, {points} points.*
-
-{statement}
-
-{table}
-
-{hints}"""
 MAGIC = "%%cuda"
 
 
@@ -97,10 +75,10 @@ def _source(chosen: ProblemSet, cell: SetCell, released: bool) -> str:
     if cell.kind == sets.SETUP:
         return IMPORTS
     if cell.kind == sets.TEXT:
-        return END.format(name=chosen.name) if cell.grade_id.endswith("-end") else _about(chosen)
+        return _text(cell.grade_id.rpartition("-")[2], chosen)
     problem = next(one for one in chosen.problems if one.name == cell.problem)
     if cell.kind == sets.STATEMENT:
-        return _statement(problem)
+        return _text("statement", problem)
     if cell.kind == sets.NUMPY:
         return problem.numpy.rstrip()
     if cell.kind == sets.SOLUTION:
@@ -117,39 +95,23 @@ def _source(chosen: ProblemSet, cell: SetCell, released: bool) -> str:
     return "\n".join((visible, HIDDEN_BEGIN, hidden, HIDDEN_END))
 
 
-def _about(chosen: ProblemSet) -> str:
-    bonus = sum(problem.bonus for problem in chosen.problems)
-    return ABOUT.format(
-        number=chosen.name.removeprefix("ps"),
-        title=chosen.title,
-        about=chosen.about.strip(),
-        points=chosen.points,
-        bonus=f", and {bonus} as a bonus on a GPU" if bonus else "",
-        lesson=chosen.lesson,
-    )
+def _text(macro: str, of: ProblemSet | Exercise) -> str:
+    """Return the text of a Markdown cell: a macro of cells.md.j2, of the set or a problem."""
+    return getattr(_template().module, macro)(of).strip()
 
 
-def _statement(problem: Exercise) -> str:
-    rows = [
-        f"| {name} | {_meaning(problem, name)} | {most} |" for name, most in problem.points.items()
-    ]
-    if problem.needed:
-        rows.append(f"| | nothing is earned before `{problem.needed}` holds | |")
-    if problem.bonus:
-        meaning = "on a GPU: as fast as the reference solution, 5 % allowed"
-        rows.append(f"| bonus | {meaning} | {problem.bonus} |")
-    return STATEMENT.format(
-        title=problem.title,
-        lines=problem.lines,
-        minutes=problem.minutes,
-        points=sum(problem.points.values()),
-        statement=problem.statement,
-        table="\n".join(["| property | what it says | points |", "|---|---|---|", *rows]),
-        hints=problem.folded_hints,
-    )
+@lru_cache(maxsize=1)
+def _template():
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # `make tour` has it not
+
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True)
+    environment.globals["meaning"] = _meaning
+    return environment.get_template("cells.md.j2")
 
 
 def _meaning(problem: Exercise, name: str) -> str:
+    """Return what the points of a property are for, in words."""
     kind, _, counter = name.partition(": ")
     if counter:
         return f"the goal of `{counter}` is reached"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
@@ -34,8 +34,6 @@ COMPUTED = "computed"
 PRINTED = "printed in the source"
 EXACT = (COUNTED, COMPUTED, PRINTED)  # sources of numbers that have no spread
 YES_OR_NO = "yes or no"
-# A recorded number without a spread must miss a limit by this factor to decide.
-WITHOUT_SPREAD = 1.25
 FILE = "claims.json"
 CHOICE = dict(zip("hwnu", VERDICTS, strict=True))  # what a learner answers -> the verdict
 
@@ -67,14 +65,6 @@ class Evidence:
         return self.source in EXACT or self.unit == YES_OR_NO
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """What a rule compares with its limit; of a recorded number without a spread a wide one."""
-        if self.low is not None and self.high is not None:
-            return self.low, self.high
-        factor = 1.0 if self.exact else WITHOUT_SPREAD
-        return self.value / factor, self.value * factor
-
-    @property
     def spread(self) -> str:
         """The interval in words; empty for an exact number."""
         if self.low is not None:
@@ -102,14 +92,6 @@ class Tried:
     evidence: tuple[Evidence, ...] = field(default=())
     verdict: str = ""
     why: str = ""
-
-    def record(self) -> dict:
-        """Return the fields for the file."""
-        evidence = [
-            {key: value for key, value in asdict(one).items() if value is not None}
-            for one in self.evidence
-        ]
-        return asdict(self) | {"evidence": evidence}
 
 
 class _Book(TypedDict):

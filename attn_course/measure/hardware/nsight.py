@@ -190,8 +190,8 @@ def find_ncu() -> Path | None:
     return max(places, default=None)
 
 
-def _ncu() -> Path:
-    """find_ncu(). ProfilerError: there is none."""
+def required_ncu() -> Path:
+    """Return find_ncu(). ProfilerError: there is none."""
     if ncu := find_ncu():
         return ncu
     raise ProfilerError("ncu (Nsight Compute) is not on the PATH nor in the CUDA toolkit")
@@ -222,7 +222,7 @@ def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics, timeo
 
     Metrics that this ncu does not know are left out.
     """
-    ncu, metrics = _ncu(), list(metrics)
+    ncu, metrics = required_ncu(), list(metrics)
     for _ in range(_RETRIES):
         command = ncu_command(ncu, [launch.entry for launch in launches], metrics, program)
         done = subprocess.run(
@@ -248,17 +248,6 @@ def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics, timeo
     except ProfilerError as error:
         last = "\n".join(output.strip().splitlines()[-15:])
         raise ProfilerError(f"{error}\nncu's last lines:\n{last}") from None
-
-
-def known_metrics(pattern: str) -> list[str]:
-    """Return the sums of this ncu's metrics whose names match a regular expression, in order.
-
-    Raises ProfilerError where there is no ncu.
-    """
-    query = [str(_ncu()), "--query-metrics"]
-    done = subprocess.run(query, capture_output=True, text=True, timeout=120)
-    names = re.findall(r"^(\w+__\w+) ", done.stdout, re.MULTILINE)
-    return [f"{name}.sum" for name in sorted(set(names)) if re.search(pattern, name)]
 
 
 def unknown_metrics(output: str, metrics: Sequence[str]) -> list[str]:

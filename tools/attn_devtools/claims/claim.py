@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kernelscope.errors import UserError
@@ -59,9 +59,18 @@ def try_all(claims: Iterable[Claim]) -> tuple[list[Tried], dict[str, str]]:
     return tried, missing
 
 
+def record_of(one: Tried) -> dict:
+    """Return the fields of a claim for the file, without intervals that a number does not have."""
+    evidence = [
+        {key: value for key, value in asdict(number).items() if value is not None}
+        for number in one.evidence
+    ]
+    return asdict(one) | {"evidence": evidence}
+
+
 def write(tried: Iterable[Tried], root: Path = RESULTS_FOLDER) -> Path:
     """Write the file of all claims and return its path."""
     path = root / FILE
-    content = {"sources": SOURCES, "claims": [one.record() for one in tried]}
+    content = {"sources": SOURCES, "claims": list(map(record_of, tried))}
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
