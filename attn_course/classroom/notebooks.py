@@ -1,13 +1,9 @@
-"""The notebook of a problem set, made from its problems: the source, and what learners get.
+"""The notebook of a problem set, made from its problems, as learners get it.
 
-The source holds the solutions between `// BEGIN SOLUTION` and `// END SOLUTION` and the hidden
-tests; nbgrader takes them out. `released_notebook` gives the same cells without nbgrader, for a
-learner's working copy.
+The source of nbgrader's course, with solutions and hidden tests, is made from it by the authors.
 """
 
 import json
-from functools import lru_cache
-from pathlib import Path
 
 from attn_course.exercises.exercise import Exercise
 from attn_course.exercises.judgement import PROPERTIES
@@ -15,6 +11,7 @@ from attn_course.exercises.judgement import PROPERTIES
 from . import sets
 from .points import ungraded_properties
 from .sets import ProblemSet, SetCell
+from .templates import template
 
 SCHEMA = 3  # of nbgrader's metadata
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -22,18 +19,16 @@ IMPORTS = """import numpy as np
 
 from attn_course.classroom import bonus, earn
 from attn_course.exercises import check, step"""
-HIDDEN_BEGIN, HIDDEN_END = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
-MAGIC = "%%cuda"
-
-
-def source_notebook(chosen: ProblemSet) -> dict:
-    """Return the instructor's notebook as plain data (nbformat 4.5), without outputs."""
-    return _notebook(chosen, released=False)
 
 
 def released_notebook(chosen: ProblemSet) -> dict:
-    """Return the learner's notebook: stubs for solutions, no hidden tests."""
-    return _notebook(chosen, released=True)
+    """Return the learner's notebook as plain data (nbformat 4.5): stubs, and no hidden tests."""
+    return {
+        "cells": [_cell(chosen, cell) for cell in chosen.cells],
+        "metadata": {"kernelspec": KERNEL, "language_info": {"name": "python"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
 
 
 def notebook_text(notebook: dict) -> str:
@@ -41,16 +36,7 @@ def notebook_text(notebook: dict) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def _notebook(chosen: ProblemSet, released: bool) -> dict:
-    return {
-        "cells": [_cell(chosen, cell, released) for cell in chosen.cells],
-        "metadata": {"kernelspec": KERNEL, "language_info": {"name": "python"}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-
-
-def _cell(chosen: ProblemSet, cell: SetCell, released: bool) -> dict:
+def _cell(chosen: ProblemSet, cell: SetCell) -> dict:
     is_markdown = cell.kind in (sets.TEXT, sets.STATEMENT)
     about = {
         "grade": cell.kind == sets.TEST,
@@ -66,12 +52,12 @@ def _cell(chosen: ProblemSet, cell: SetCell, released: bool) -> dict:
         "cell_type": "markdown" if is_markdown else "code",
         "id": cell.grade_id[:64],
         "metadata": {"nbgrader": about},
-        "source": _source(chosen, cell, released),
+        "source": _source(chosen, cell),
     }
     return made if is_markdown else made | {"execution_count": None, "outputs": []}
 
 
-def _source(chosen: ProblemSet, cell: SetCell, released: bool) -> str:
+def _source(chosen: ProblemSet, cell: SetCell) -> str:
     if cell.kind == sets.SETUP:
         return IMPORTS
     if cell.kind == sets.TEXT:
@@ -82,32 +68,17 @@ def _source(chosen: ProblemSet, cell: SetCell, released: bool) -> str:
     if cell.kind == sets.NUMPY:
         return problem.numpy.rstrip()
     if cell.kind == sets.SOLUTION:
-        text = problem.stub if released else problem.solution
-        return f"{MAGIC} {problem.name}\n{text.rstrip()}"
+        return f"%%cuda {problem.name}\n{problem.stub.rstrip()}"
     if cell.kind == sets.CHECK:
         return f'check("{problem.name}")'
     if cell.kind == sets.BONUS:
         return f'# NBVAL_IGNORE_OUTPUT\nbonus("{problem.name}")'
-    visible = f'earn("{problem.name}", "{cell.property}")'
-    if released or not problem.hidden_setups:
-        return visible
-    hidden = f'earn("{problem.name}", "{cell.property}", hidden=True)'
-    return "\n".join((visible, HIDDEN_BEGIN, hidden, HIDDEN_END))
+    return f'earn("{problem.name}", "{cell.property}")'
 
 
 def _text(macro: str, of: ProblemSet | Exercise) -> str:
     """Return the text of a Markdown cell: a macro of cells.md.j2, of the set or a problem."""
-    return getattr(_template().module, macro)(of).strip()
-
-
-@lru_cache(maxsize=1)
-def _template():
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # `make tour` has it not
-
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True)
-    environment.globals["meaning"] = _meaning
-    return environment.get_template("cells.md.j2")
+    return getattr(template("cells.md.j2", of_html=False).module, macro)(of, _meaning).strip()
 
 
 def _meaning(problem: Exercise, name: str) -> str:

@@ -73,13 +73,9 @@ def judge(exercise: Exercise, source: str) -> Judgement:
     about["of"] = len(exercise.setups)
     if exercise.is_stub(source):
         return Judgement(**about, waiting=True)
-    try:
-        kernel = compiled(exercise, source)
-    except CompilerFailedError:
-        raise
-    except (CompileError, KernelNotFoundError, ParseError) as error:
-        failure = Failure("compiles", str(error), line=getattr(error, "line", 0))
-        return Judgement(**about, failures=(failure,))
+    kernel = compiled_or_failure(exercise, source)
+    if isinstance(kernel, Failure):
+        return Judgement(**about, failures=(kernel,))
     passed, totals = [], {}
     for setup in exercise.setups_for(source):
         failures, totals = examine(kernel, setup)
@@ -102,6 +98,16 @@ def compiled(exercise: Exercise, source: str) -> Kernel | TextKernel:
     module = RawModule(code=source, backend="simulator", strict=True, options=ONE_TEXT)
     module.program()  # compiling takes none of the launches' time
     return module.get_function(exercise.kernel)
+
+
+def compiled_or_failure(exercise: Exercise, source: str) -> Kernel | TextKernel | Failure:
+    """Return the kernel in a learner's text, or why there is none. Raises what `judge` does."""
+    try:
+        return compiled(exercise, source)
+    except CompilerFailedError:
+        raise
+    except (CompileError, KernelNotFoundError, ParseError) as error:
+        return Failure("compiles", str(error), line=getattr(error, "line", 0))
 
 
 def examine(

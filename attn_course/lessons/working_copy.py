@@ -146,21 +146,16 @@ class WorkingCopy:
 
         Raises OSError where the folder can not be written.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        state = self._read()
-        said = []
-        for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
-            text = cleared(path.read_text(encoding="utf-8"))
-            said += self._place(path.name, text, state.lessons)
-        self._write(state)
+        paths = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
+        said = self.place({path.name: cleared(path.read_text(encoding="utf-8")) for path in paths})
         self._link_kernels()
         shutil.copyfile(NOTEBOOKS / GLOSSARY, self.folder / GLOSSARY)  # the lessons link to it
         return said
 
     def place(self, texts: Mapping[str, str]) -> list[str]:
-        """Put further notebooks, path in the folder -> text, by the same rules as the lessons."""
-        state = self._read()
-        said = []
+        """Put notebooks, path in the folder -> text; return sentences as `update` does."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state, said = self._read(), []
         for name, text in texts.items():
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             said += self._place(name, text, state.lessons)

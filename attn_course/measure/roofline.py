@@ -76,11 +76,6 @@ class Work:
         """The largest of the floors: they can overlap, so they do not add up."""
         return max(self.floors_us(peak, dtype).values())
 
-    def bound(self, peak: Gpu) -> str:
-        """The resource that sets the floor: "memory", "arithmetic" or "exponentials"."""
-        floors = self.floors_us(peak)
-        return max(floors, key=floors.get)
-
 
 def visible_pairs(n: int, m: int, causal: bool = False) -> int:
     """(query, key) pairs of one head that a mask leaves: n * m, or those with j <= i + (m - n)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Annotated, NamedTuple
@@ -131,11 +131,6 @@ class Contest:
     def ratio(self, name: str, peer: str, **options) -> Ratio:
         """How many times faster `name` is than `peer`; options as of bootstrap_ratio."""
         return bootstrap_ratio(self.timings[name], self.timings[peer], **options)
-
-    def fastest(self, names: Iterable[str]) -> str | None:
-        """Return the one of these with the smallest median; None where none was timed."""
-        timed = [name for name in names if name in self.timings]
-        return min(timed, key=lambda name: self.timings[name].median_us, default=None)
 
     def record(self) -> dict:
         return {"clocks": self.clocks, "timings": [t.record() for t in self.timings.values()]}

@@ -12,6 +12,7 @@ from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_sets
 from attn_course.cli.arguments import output_folder
 from attn_course.figures import table
+from attn_course.folders import search_path
 from attn_course.lessons.working_copy import LAB_EXTENSIONS, Lesson, WorkingCopy, lessons
 
 from .grade_self import FOLDER
@@ -75,9 +76,7 @@ def lesson_name(name: str, found: list[Lesson]) -> str:
 
 def lab_environment() -> dict[str, str]:
     """Return JupyterLab's environment: in its terminals and cells `attn-course` is a command."""
-    programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
-    known = programs in path.split(os.pathsep)
-    return {**os.environ, "PATH": path if known else os.pathsep.join([programs, path])}
+    return {**os.environ, "PATH": search_path()}
 
 
 def lab_command(folder: Path, lesson: str) -> list[str]:

@@ -62,19 +62,9 @@ class Gpu:
     tf32_tflops: float = 0.0
 
     @property
-    def fp32_lanes(self) -> int:
-        """float32 fused multiply-adds a clock and SM."""
-        return FP32_LANES.get(self.arch, 128)
-
-    @property
     def exp_per_second(self) -> float:
         """exp2 results a second of the special function units."""
         return EXP_LANES * self.sms * self.boost_mhz * 1e6
-
-    @property
-    def ridge(self) -> float:
-        """Operations a byte above which arithmetic, not memory, sets the floor."""
-        return self.fp32_tflops * 1e12 / (self.memory_gbps * 1e9)
 
 
 _SHEET = "https://www.nvidia.com/en-us/data-center/"

@@ -24,7 +24,7 @@ from attn_course.measure.candidates import BACKENDS, BASELINES, Baseline, Kernel
 from attn_course.measure.roofline import attention_work, tflops
 from attn_course.measure.timing import Contest
 
-from .suite import Suite
+from .suite import Suite, fastest
 
 END_ROWS, BETWEEN_ROWS = 8, 48  # queries of a long problem that are checked
 TOO_SLOW = 20.0  # a method slower than this many times the best baseline is checked and not timed
@@ -250,7 +250,7 @@ def auto_standing(measured: Contest, problem: Problem) -> dict:
     best_peer is the fastest of all baselines, best_backend that of scaled_dot_product_attention.
     """
     groups = {"best_peer": BASELINES, "best_backend": BACKENDS, "best_method": METHODS}
-    found: dict = {key: measured.fastest(names) for key, names in groups.items()}
+    found: dict = {key: fastest(measured, names) for key, names in groups.items()}
     if AUTO not in measured.timings:
         return found
     found["auto_picks"] = pick(AUTO, problem, "gpu")

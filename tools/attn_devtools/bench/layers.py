@@ -29,7 +29,7 @@ from attn_course.measure import candidates
 from attn_course.measure.benchmarks import BenchmarkResult
 from attn_course.measure.candidates import Candidate, TorchCall
 
-from .suite import Suite
+from .suite import Suite, fastest
 from .torch_layers import encoder_layer, swin_stage, tensors, torch_state
 
 # Relative errors that are allowed: of layer norm, of GELU, of a block or a stage in any precision,
@@ -122,7 +122,7 @@ class LayerSuite(Suite):
         for name, one in result.entrants.candidates.items():
             if isinstance(one, Planned):
                 plans[name] = one.plan
-        best = measured.fastest(name for name in measured.timings if name not in plans)
+        best = fastest(measured, (name for name in measured.timings if name not in plans))
         return {
             "work": work_of(row),
             "best_peer": best,

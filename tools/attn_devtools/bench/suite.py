@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import BenchmarkResult, run_benchmark
-from attn_course.measure.timing import ClockWatch, require_gpu
+from attn_course.measure.timing import ClockWatch, Contest, require_gpu
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,12 @@ class Suite(ABC):
             rows=rows,
             **self.rules(),
         )
+
+
+def fastest(measured: Contest, names: Iterable[str]) -> str | None:
+    """Return the one of these with the smallest median; None where none was timed."""
+    timed = [name for name in names if name in measured.timings]
+    return min(timed, key=lambda name: measured.timings[name].median_us, default=None)
 
 
 def problems(record: dict) -> list[str]:
