@@ -5,7 +5,7 @@ setup says otherwise, as the debug build under the sanitizer. A loop without an 
 some seconds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from kernelscope import (
@@ -128,7 +128,7 @@ def examine(
             launch(kernel, setup, arguments, *counts.observers)
         totals = counts.totals(kernel)
         found = _sanitized(kernel, setup) if sanitized and setup.sanitized else []
-        found += _compared(setup, arguments)
+        found += compared(setup, arguments)
     except MemoryFault as fault:
         block = fault.threads[0][0] if fault.threads else (0, 0, 0)
         failure = Failure("in bounds", str(fault), setup.label, fault.line, block)
@@ -202,7 +202,11 @@ def _failure(finding: Finding, label: str) -> Failure:
     return Failure(BROKEN_BY[finding.kind], message, label, finding.line, block)
 
 
-def _compared(setup: Setup, arguments) -> Iterator[Failure]:
+def compared(setup: Setup, arguments: Mapping[str, object]) -> Iterator[Failure]:
+    """Yield a failure for each output that is wrong, and each input that a launch has changed.
+
+    arguments: of the launch, after it, on the host.
+    """
     for name, value in setup.arguments.items():
         if not isinstance(value, np.ndarray):
             continue

@@ -26,6 +26,7 @@ from attn_course.measure import records
 from attn_course.measure.benchmarks import Shape, run_benchmark, shape_label
 from attn_course.measure.candidates import Kernels, Part
 from attn_course.measure.timing import ClockWatch, require_gpu
+from attn_course.reference.inputs import seeded_qkv
 
 from .lesson06_reductions import Tally
 
@@ -268,7 +269,7 @@ def measure_shape(
 ) -> dict:
     """Return the row of one shape: all variants, checked, then timed in turns. keys: n if None."""
     makers = {name: partial(Kernels, name, [Part(*part)]) for name, part in variants.items()}
-    result = run_benchmark(shape, makers, keys=keys, iterations=iterations)
+    result = run_benchmark(seeded_qkv(shape, keys), makers, iterations=iterations)
     return {
         "shape": shape,
         "refused": result.entrants.refused,

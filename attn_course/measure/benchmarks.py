@@ -15,7 +15,6 @@ from kernelscope import BackendError, array_module
 from attn_course import reference
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.dtypes import DTYPES
-from attn_course.reference.inputs import seeded_qkv
 
 from .candidates import BaselineRefuses, Kernels
 from .timing import Contest, GpuClock, Replay, TimingError, calls_for, contest, require_gpu
@@ -98,15 +97,11 @@ class BenchmarkResult:
 
 
 def run_benchmark(
-    shape: Shape,
+    inputs: Sequence[np.ndarray],
     makers: Mapping[str, Callable],
     *,
-    keys: int | None = None,
-    causal: bool = False,
     iterations: int = 60,
     warmup: int = 5,
-    inputs: Callable[..., Sequence[np.ndarray]] = seeded_qkv,
-    dtype: str = "float32",
     row_seconds: float = ROW_SECONDS,
     expected: Callable[..., np.ndarray] = float64_attention,
     sample: Callable[[np.ndarray], np.ndarray] | None = None,
@@ -117,15 +112,13 @@ def run_benchmark(
     """Check and time all candidates on one problem.
 
     Args:
-        shape: (B, H, n, d).  keys: keys and values, n where None.
+        inputs: on the host; of attention q (B, H, n, d), k and v (B, H, m, d).
         makers: name -> function of the inputs that returns a candidate: an object with try_call,
             capture, poison, output and relative, as Candidate and Baseline. What it refuses with
             ValueError, BackendError or BaselineRefuses does not take part.
         iterations: turns; fewer where they would take longer than row_seconds.
-        dtype: of the inputs, a name in DTYPES; the reference gets them rounded to it.
         warmup: turns before them.
-        inputs: function of shape and kv_length that returns the inputs, q, k and v (NumPy).
-        expected: function of the inputs and causal that returns the result in float64.
+        expected: function of the inputs that returns the result in float64.
         sample: function of an output that returns the part of it which `expected` gives; the rest
             must be finite. None: all is compared.
         leave_out: drops entrants after all have been estimated.
@@ -134,9 +127,8 @@ def run_benchmark(
     Raises:
         TimingError: no GPU, or no candidate left.
     """
-    host = [one.astype(DTYPES[dtype], copy=False) for one in inputs(shape, kv_length=keys)]
     clock = clock or GpuClock()
-    on_device = [_on_device(array, array_module(backend)) for array in host]
+    on_device = [_on_device(array, array_module(backend)) for array in inputs]
     clock.synchronize()
     entrants = gather(makers, on_device)
     for name, one in entrants.candidates.items():
@@ -146,12 +138,12 @@ def run_benchmark(
         name: one.capture(calls_for(entrants.call_us[name]))
         for name, one in entrants.candidates.items()
     }
-    verdicts = check(entrants, replays, expected(*host, causal=causal), clock, sample)
+    verdicts = check(entrants, replays, expected(*inputs), clock, sample)
     replays = {name: replays[name] for name in entrants.candidates}
     if not replays:
         out = entrants.refused | entrants.skipped | entrants.wrong
         reasons = "; ".join(f"{name}: {reason}" for name, reason in out.items())
-        raise TimingError(f"{shape_label(shape, causal)}: no candidate is left: {reasons}")
+        raise TimingError(f"{shape_label(inputs[0].shape)}: no candidate is left: {reasons}")
     turns = turns_for(
         {name: entrants.call_us[name] * replay.calls for name, replay in replays.items()},
         iterations,

@@ -122,10 +122,10 @@ SHAPE = (1, 2, 5, 4)
 def contest_of(**results):
     makers = {name: lambda q, k, v, r=result: FakeCandidate(r) for name, result in results.items()}
     return run_benchmark(
-        SHAPE,
+        seeded_qkv(SHAPE),
         makers,
         iterations=4,
-        expected=lambda q, k, v, causal: EXPECTED,
+        expected=lambda q, k, v: EXPECTED,
         leave_out=lambda entrants: entrants.drop("slow", entrants.skipped, "too slow"),
         backend="simulator",
         clock=Clock(),

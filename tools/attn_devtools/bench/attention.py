@@ -23,6 +23,8 @@ from attn_course.measure.benchmarks import (
 from attn_course.measure.candidates import BACKENDS, BASELINES, Baseline, Kernels, Part, ours
 from attn_course.measure.roofline import attention_work, tflops
 from attn_course.measure.timing import Contest
+from attn_course.reference.dtypes import DTYPES
+from attn_course.reference.inputs import seeded_qkv
 
 from .suite import Suite, fastest
 
@@ -105,19 +107,19 @@ class AttentionSuite(Suite):
         return sorted(found)
 
     def benchmark(self, row: SuiteRow, names: Sequence[str]) -> dict:
-        """Return the arguments of run_benchmark() for a row, beside its shape."""
+        """Return the arguments of run_benchmark() for a row."""
         makers: dict[str, Callable] = {
             name: partial(Baseline if name in BASELINES else ours, name, causal=row.causal)
             for name in names
         }
         if row.pipelines:
             makers |= {name: partial(Kernels, name, parts) for name, parts in PIPELINES.items()}
+        expected = float64_queries if self.sampled else float64_attention
         return {
             "makers": makers,
-            "causal": row.causal,
-            "dtype": self.dtype,
+            "inputs": [array.astype(DTYPES[self.dtype]) for array in seeded_qkv(row.shape)],
             "row_seconds": self.row_seconds,
-            "expected": float64_queries if self.sampled else float64_attention,
+            "expected": partial(expected, causal=row.causal),
             "sample": sampled_queries if self.sampled else None,
             "leave_out": partial(leave_out_slow, kept=METHODS if self.all_methods else row.kept),
         }

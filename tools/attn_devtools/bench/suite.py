@@ -28,7 +28,7 @@ class Suite(ABC):
 
     @abstractmethod
     def benchmark(self, row, names: Sequence[str]) -> dict:
-        """Return the arguments of run_benchmark() for a row, beside its shape."""
+        """Return the arguments of run_benchmark() for a row."""
 
     @abstractmethod
     def standing(self, row, result: BenchmarkResult) -> dict:
@@ -40,7 +40,7 @@ class Suite(ABC):
 
     def run_row(self, row, names: Sequence[str], **how) -> dict:
         """Check and time one row; return its record. how: as of run_benchmark()."""
-        result = run_benchmark(row.shape, **self.benchmark(row, names), **how)
+        result = run_benchmark(**self.benchmark(row, names), **how)
         fields = {
             "label": row.label,
             "shape": row.shape,

@@ -7,10 +7,11 @@ from attn_course.clinic.ablations import all_variants, sources
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Problem, step
 from attn_course.lessons.lesson10_ablations import KIND, part_of, variant
-from attn_course.measure.benchmarks import Shape, run_benchmark
+from attn_course.measure.benchmarks import Shape, float64_attention, run_benchmark
 from attn_course.measure.candidates import Part
 from attn_course.measure.records import new_record
 from attn_course.measure.timing import ClockWatch, require_gpu
+from attn_course.reference.inputs import seeded_qkv
 
 from .compiling import compile_parts
 
@@ -68,7 +69,12 @@ def measure(
         for label, one in variants.items()
     }
     result = run_benchmark(
-        shape, makers, causal=causal, iterations=iterations, backend=backend, clock=clock
+        seeded_qkv(shape),
+        makers,
+        expected=partial(float64_attention, causal=causal),
+        iterations=iterations,
+        backend=backend,
+        clock=clock,
     )
     facts = result.facts()
     for label in facts:
