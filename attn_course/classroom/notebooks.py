@@ -78,13 +78,5 @@ def _source(chosen: ProblemSet, cell: SetCell) -> str:
 
 def _text(macro: str, of: ProblemSet | Exercise) -> str:
     """Return the text of a Markdown cell: a macro of cells.md.j2, of the set or a problem."""
-    return getattr(template("cells.md.j2", of_html=False).module, macro)(of, _meaning).strip()
-
-
-def _meaning(problem: Exercise, name: str) -> str:
-    """Return what the points of a property are for, in words."""
-    kind, _, counter = name.partition(": ")
-    if counter:
-        return f"the goal of `{counter}` is reached"
-    more = f", and no failure of: {', '.join(ungraded_properties(problem))}"
-    return PROPERTIES[kind] + (more if kind == "agrees" and ungraded_properties(problem) else "")
+    macros = template("cells.md.j2", of_html=False).module
+    return getattr(macros, macro)(of, PROPERTIES, ungraded_properties).strip()

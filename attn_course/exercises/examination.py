@@ -35,7 +35,7 @@ from attn_course.reference.comparison import compare
 
 from .exercise import Exercise
 from .judgement import PROPERTIES, Failure, Judgement
-from .setups import PRODUCTS_UNDER_COPIES, SHARED_BYTES, Goal, Setup
+from .setups import PRODUCTS_UNDER_COPIES, SHARED_BYTES, Setup
 
 # Kind of a finding -> the property that it breaks.
 BROKEN_BY = {
@@ -243,29 +243,24 @@ class LaunchCounts:
         }
 
 
-def _missed(setup, goals, counters: Counters, totals, *, method: bool = False) -> list[Failure]:
-    """Return a failure for each goal that is missed, at the line that counts most above it."""
-    return [
-        _miss(setup, goal, counters, message, totals, method)
-        for goal in goals
-        if (message := goal.missed(totals))
-    ]
-
-
-def _miss(setup, goal: Goal, counters: Counters, message: str, totals, method: bool) -> Failure:
-    lines = next(iter(counters.by_kernel.values())).lines if goal.too_many(totals) else {}
-    there = {
-        number: sum(counts.get(name, 0) for name in goal.counters)
-        for number, counts in lines.items()
-        if number
-    }
-    line = max(there, key=there.get, default=0)
-    if there.get(line, 0):
-        message += f"\n{there[line]:,} of them arise on line {line}"
-    else:
-        line = 0
-    about = {"label": setup.label, "line": line, "block": (0, 0, 0)}
-    return Failure("counters", message, **about, counter=goal.counter, method=method)
+def _missed(setup, goals, counters: Counters, totals, *, method: bool = False) -> Iterator[Failure]:
+    """Yield a failure for each goal that is missed, at the line that counts most above it."""
+    for goal in goals:
+        if not (message := goal.missed(totals)):
+            continue
+        kernels = iter(counters.by_kernel.values())
+        there = {
+            number: sum(counts.get(name, 0) for name in goal.counters)
+            for number, counts in (next(kernels).lines if goal.too_many(totals) else {}).items()
+            if number
+        }
+        line = max(there, key=there.get, default=0)
+        if there.get(line, 0):
+            message += f"\n{there[line]:,} of them arise on line {line}"
+        else:
+            line = 0
+        where = {"label": setup.label, "line": line, "block": (0, 0, 0)}
+        yield Failure("counters", message, **where, counter=goal.counter, method=method)
 
 
 def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, str]]:

@@ -60,7 +60,7 @@ def execute(arguments) -> int:
     write_json(arguments.json, {"folder": str(copy.folder), "lessons": rows})
     if opened is not None:
         command = lab_command(copy.folder, opened)
-        os.execve(command[0], command, lab_environment())
+        os.execve(command[0], command, {**os.environ, "PATH": search_path()})
     return 0
 
 
@@ -72,11 +72,6 @@ def lesson_name(name: str, found: list[Lesson]) -> str:
             return one
     near = did_you_mean(name, names)
     raise InputError(f"no lesson {name!r}{near}; the lessons are: {', '.join(names)}")
-
-
-def lab_environment() -> dict[str, str]:
-    """Return JupyterLab's environment: in its terminals and cells `attn-course` is a command."""
-    return {**os.environ, "PATH": search_path()}
 
 
 def lab_command(folder: Path, lesson: str) -> list[str]:
