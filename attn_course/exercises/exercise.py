@@ -35,8 +35,8 @@ GOAL = "counters: "  # before a counter's name: the points of one goal
 BEGIN, END = "// BEGIN SOLUTION", "// END SOLUTION"
 YOUR_CODE = "# // YOUR CODE HERE"  # a comment in Python, an empty directive in CUDA C
 _HEAD = {"title": str, "lesson": str, "kernel": str, "lines": int}
-_PROBLEM = {"points": dict, "needed": str, "bonus": int}  # of the head of a problem; optional
-_PROOF = {"without": dict}  # of the head; optional
+# Optional in the head: for the proof, and of a problem.
+_MORE = {"without": dict, "points": dict, "needed": str, "bonus": int}
 KERNEL = ("c++", "python")  # fences of a kernel: CUDA C, or a Triton kernel in Python
 _ONCE = ("Statement", "Specification", "Hints", "Solution")
 _OPTIONAL = ("Stub", "NumPy", "Equivalent mutants")
@@ -255,7 +255,7 @@ def _head(name: str, text: str) -> dict:
         head = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ExerciseError(f"{name}: the head is not TOML: {error}") from None
-    known = _HEAD | {key: kind for key, kind in (_PROBLEM | _PROOF).items() if key in head}
+    known = _HEAD | {key: kind for key, kind in _MORE.items() if key in head}
     wrong = [key for key, kind in known.items() if not isinstance(head.get(key), kind)]
     if wrong or set(head) - set(known):
         fields = ", ".join(f"{key} ({kind.__name__})" for key, kind in _HEAD.items())

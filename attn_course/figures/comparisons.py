@@ -126,9 +126,8 @@ def times_by_shape(
     for number, (name, row, colour, mark) in enumerate(style.coloured(times)):
         # Candidates stand below each other within a row: equal times would hide one another.
         places = np.arange(len(shapes)) + (number - (len(times) - 1) / 2) / (len(times) + 2)
-        axes.scatter(
-            style.numbers(row), places, s=42, color=colour, marker=mark, label=name, zorder=2
-        )
+        ends = [np.nan if value is None else value for value in row]
+        axes.scatter(ends, places, s=42, color=colour, marker=mark, label=name, zorder=2)
     style.rows_of_bars(axes, shapes)
     for place in range(1, len(shapes)):
         axes.axhline(place - 0.5, color=style.GRID, lw=1, zorder=0)
@@ -136,5 +135,6 @@ def times_by_shape(
     style.log_axis(axes, [value for row in times.values() for value in row if value is not None])
     axes.set(xlabel="microseconds (median)", ylabel=rows)
     style.legend_beside(axes)
-    style.frame(figure, f"{title} (lower is better)".lstrip(), source)
+    style.headline(figure, f"{title} (lower is better)".lstrip())
+    style.below(figure, source)
     return figure

@@ -97,12 +97,6 @@ def below(figure: Figure, source: str) -> None:
         figure.supxlabel(source, x=0.01, ha="left", fontsize=9, color=GREY)
 
 
-def frame(figure: Figure, title: str, source: str) -> None:
-    """Write a title above a figure, and below it where and when its numbers were taken."""
-    headline(figure, title)
-    below(figure, source)
-
-
 def with_source(label: str, source: str) -> str:
     """Return an axis label, with the source of the values (GPU, date) under it if given."""
     return f"{label}\n{source}" if source else label
@@ -113,11 +107,6 @@ def text_width(texts: Sequence[str], **font) -> float:
     font = FontProperties(**{"size": 10} | font)
     lines = (line for text in texts for line in text.split("\n"))
     return max(TextPath((0, 0), line, prop=font).get_extents().width for line in lines) / 72
-
-
-def numbers(row: Sequence[float | None]) -> list[float]:
-    """Return numbers for an axis, NaN where there is none."""
-    return [np.nan if value is None else value for value in row]
 
 
 def grid_lines(axes: Axes, axis: str = "both") -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TypedDict
 
 import msgspec
-import numpy as np
 
 from attn_course.figures import table
 from attn_course.measure.records import RESULTS_FOLDER, RecordError
@@ -42,7 +41,7 @@ CHOICE = dict(zip("hwnu", VERDICTS, strict=True))  # what a learner answers -> t
 class Evidence:
     """One number: what it is, its value, its unit, and where it comes from.
 
-    value: True and False become 1 and 0 in the unit YES_OR_NO.
+    value: 1 and 0 stand for yes and no in the unit YES_OR_NO.
     source: COUNTED, COMPUTED, PRINTED, or the caption of a record.
     low, high: the interval of a recorded number, in its unit; None: the record has no spread.
     """
@@ -53,11 +52,6 @@ class Evidence:
     source: str
     low: float | None = None
     high: float | None = None
-
-    def __post_init__(self):
-        if isinstance(self.value, bool | np.bool_):
-            object.__setattr__(self, "unit", YES_OR_NO)
-        object.__setattr__(self, "value", float(self.value))
 
     @property
     def exact(self) -> bool:

@@ -30,20 +30,16 @@ def shape_label(shape: Shape, causal: bool = False) -> str:
     return ",".join(map(str, shape)) + (" causal" if causal else "")
 
 
-def float64_attention(
-    q, k, v, *, causal: bool = False, queries: np.ndarray | slice = np.s_[:]
-) -> np.ndarray:
+def float64_attention(q, k, v, **options) -> np.ndarray:
     """Return reference.attention, a thread a head: NumPy computes outside the interpreter's lock.
 
-    q: (B, H, n, d).  k, v: (B, H, m, d).  queries: those that are wanted.  Returns
-    (B, H, queries, d) float64.
+    q: (B, H, n, d).  k, v: (B, H, m, d).  options: of reference.attention; one bias for all heads.
+    Returns (B, H, n, d) float64.
     """
-    mask = reference.causal_mask(q.shape[2], k.shape[2])[queries] if causal else None
-    hidden = None if mask is None else np.where(mask, 0.0, -np.inf)
 
     def head(at: tuple[int, int]) -> np.ndarray:
         one = np.s_[at[0] : at[0] + 1, at[1] : at[1] + 1]
-        return reference.attention(q[one][:, :, queries], k[one], v[one], bias=hidden)[0, 0]
+        return reference.attention(q[one], k[one], v[one], **options)[0, 0]
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(head, np.ndindex(q.shape[:2])))
@@ -79,17 +75,15 @@ class BenchmarkResult:
     verdicts: dict[str, Comparison]
     turns: int
 
-    def record(self, name: str) -> dict:
-        """Return the times and the relative error of one candidate, as a record keeps them."""
-        error = self.verdicts[name].relative_error
-        return self.measured.timings[name].record() | {"relative_error": error}
-
     def records(self) -> dict[str, dict]:
-        """Return `record` of every candidate that was timed."""
-        return {name: self.record(name) for name in self.measured.timings}
+        """Return the times and the relative error of every candidate that was timed."""
+        return {
+            name: timing.record() | {"relative_error": self.verdicts[name].relative_error}
+            for name, timing in self.measured.timings.items()
+        }
 
     def facts(self) -> dict[str, dict]:
-        """Return `record` and what its launch occupies, of every candidate that was timed."""
+        """Return the same, and what its launch occupies, of every candidate that was timed."""
         return {
             name: one | self.entrants.candidates[name].facts()
             for name, one in self.records().items()

@@ -41,8 +41,7 @@ class Work:
     launches: int = 0
 
     def __add__(self, other: Work) -> Work:
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return Work(*(mine + theirs for mine, theirs in pairs))
+        return Work(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def bytes(self) -> int:

@@ -138,7 +138,7 @@ def test_a_contest_times_all_that_are_right():
     assert result.entrants.skipped == {"slow": "too slow"} and list(result.entrants.wrong) == [
         "wrong"
     ]
-    one = result.record("right")
+    one = result.records()["right"]
     assert one["samples"] == result.turns == 4 and one["relative_error"] < 1e-6
     with pytest.raises(TimingError, match="no candidate is left: slow: too slow; wrong: "):
         contest_of(wrong=EXPECTED + 1, slow=EXPECTED)

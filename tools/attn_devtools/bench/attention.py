@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from kernelscope.errors import InputError, did_you_mean
 
+from attn_course import reference
 from attn_course.ladder.methods import AUTO, METHODS, dtypes_of, pick, steps_of
 from attn_course.ladder.steps import Problem
 from attn_course.lessons.lesson05_timing import REPORT_SHAPES as BLOCK_SHAPES
@@ -220,7 +221,9 @@ ATTENTION_SUITES = {
 
 def float64_queries(q, k, v, *, causal: bool = False):
     """Return float64_attention() of compared_queries() alone: long rows take minutes on a CPU."""
-    return float64_attention(q, k, v, causal=causal, queries=compared_queries(q.shape[2]))
+    chosen = compared_queries(q.shape[2])
+    seen = reference.causal_mask(q.shape[2], k.shape[2])[chosen] if causal else True
+    return float64_attention(q[:, :, chosen], k, v, bias=np.where(seen, 0.0, -np.inf))
 
 
 def sampled_queries(out):

@@ -16,6 +16,17 @@ def _check(shapes: Sequence[str], values: Values) -> None:
     style.require_rows(values, len(shapes), message)
 
 
+def _frame(figure: style.Figure, title: str, source: str) -> None:
+    """Write a title above a figure, and below it where and when its numbers were taken."""
+    style.headline(figure, title)
+    style.below(figure, source)
+
+
+def _numbers(row: Sequence[float | None]) -> list[float]:
+    """Return numbers for an axis, NaN where there is none."""
+    return [np.nan if value is None else value for value in row]
+
+
 @style.styled
 def ratios(
     shapes: Sequence[str], values: Values, *, to: str, source: str, title: str = ""
@@ -33,7 +44,7 @@ def ratios(
     height = 0.8 / len(values)
     for number, (name, row, colour, _) in enumerate(style.coloured(values)):
         places = np.arange(len(shapes)) + (number - (len(values) - 1) / 2) * height
-        ends = np.array(style.numbers(row))
+        ends = np.array(_numbers(row))
         axes.barh(places, ends, height * 0.9, color=colour, label=name, zorder=2)
         for place, end in zip(places, ends, strict=True):
             if np.isfinite(end):
@@ -45,7 +56,7 @@ def ratios(
     axes.set_xlim(0, 1.12 * max(1, *found))  # room for the number behind the longest bar
     axes.set(xlabel=f"speed, {to} = 1")
     style.legend_beside(axes)
-    style.frame(figure, title, source)
+    _frame(figure, title, source)
     return figure
 
 
@@ -66,7 +77,7 @@ def rates(
     figure, every = style.new_row(width, height, len(panels), sharey=True)
     for axes, (unit, values) in zip(every, panels.items(), strict=True):
         for name, row, colour, mark in style.coloured(values):
-            axes.plot(style.numbers(row), range(len(shapes)), mark, color=colour, ms=7, label=name)
+            axes.plot(_numbers(row), range(len(shapes)), mark, color=colour, ms=7, label=name)
         found = [value for row in values.values() for value in row if value is not None]
         style.log_axis(axes, found)
         axes.set(xlabel=unit)
@@ -74,7 +85,7 @@ def rates(
     every[0].set_yticks(range(len(shapes)), shapes)
     every[0].set_ylim(len(shapes) - 0.5, -0.5)
     style.legend_beside(every[-1])
-    style.frame(figure, title, source)
+    _frame(figure, title, source)
     return figure
 
 
@@ -94,7 +105,7 @@ def scaling(
     for axes, (what, (sizes, values)) in zip(every, panels.items(), strict=True):
         _check([str(size) for size in sizes], values)
         for name, row, colour, mark in style.coloured(values):
-            axes.plot(sizes, style.numbers(row), f"{mark}-", color=colour, label=name)
+            axes.plot(sizes, _numbers(row), f"{mark}-", color=colour, label=name)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(list(sizes), [f"{size:,}" for size in sizes])
@@ -104,7 +115,7 @@ def scaling(
     every[0].set_ylabel("microseconds")
     every[0].yaxis.set_major_formatter("{x:,g}")
     style.legend_beside(every[-1])
-    style.frame(figure, title, source)
+    _frame(figure, title, source)
     return figure
 
 
@@ -132,5 +143,5 @@ def summary(heads: Sequence[str], rows: Sequence[Sequence[str]], *, source: str)
         if row == 0:
             cell.set_facecolor(style.EMPTY)
             cell.set_text_props(fontweight="bold")
-    style.frame(figure, "", source)
+    _frame(figure, "", source)
     return figure

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 from kernelscope.errors import UserError
 
-from attn_course.lessons.claims import FILE, SOURCES, Evidence, Tried
+from attn_course.lessons.claims import FILE, SOURCES, YES_OR_NO, Evidence, Tried
 from attn_course.measure.records import RESULTS_FOLDER
 
 
@@ -46,6 +47,19 @@ class Claim:
         evidence = tuple(self.experiment())
         verdict = self.judge({one.what: one for one in evidence})
         return Tried(self.name, self.source, self.said, self.lesson, evidence, verdict, self.why)
+
+
+def evidence_of(
+    what: str,
+    value: float | bool,
+    unit: str,
+    source: str,
+    low: float | None = None,
+    high: float | None = None,
+) -> Evidence:
+    """Return a number of a claim; True and False become 1 and 0 in the unit YES_OR_NO."""
+    unit = YES_OR_NO if isinstance(value, bool | np.bool_) else unit
+    return Evidence(what, float(value), unit, source, low, high)
 
 
 def try_all(claims: Iterable[Claim]) -> tuple[list[Tried], dict[str, str]]:
