@@ -1,4 +1,5 @@
-"""Ablations: kernels 12 and 19 with one idea taken away at a time (kernels/ablations.toml).
+"""Ablations: a kernel with one idea taken away at a time: 12 and 19 (kernels/ablations.toml), and
+18 (kernels/hopper_ablations.toml).
 
 An ablation is a kernel's own source, headers included, with a few exact replacements. It computes
 the same attention, so a difference to the full kernel, in counters or in time, comes from the idea.
@@ -44,8 +45,8 @@ class Ablation:
         return hashlib.sha256("\n".join((self.source(), *self.options)).encode()).hexdigest()
 
 
-def _read() -> tuple[Ablation, ...]:
-    text = (KERNEL_FOLDER / "ablations.toml").read_text(encoding="utf-8")
+def _read(kind: str) -> tuple[Ablation, ...]:
+    text = (KERNEL_FOLDER / f"{kind}.toml").read_text(encoding="utf-8")
     return tuple(
         Ablation(
             one["kernel"],
@@ -57,20 +58,22 @@ def _read() -> tuple[Ablation, ...]:
     )
 
 
-ABLATIONS = _read()
+ABLATIONS, HOPPER_ABLATIONS = _read("ablations"), _read("hopper_ablations")
 
 
 def variants(kernel: str) -> dict[str, Ablation]:
     """Return the full kernel, as "", and each of its ablations by name."""
-    return {"": Ablation(kernel)} | {one.name: one for one in ABLATIONS if one.kernel == kernel}
+    every = (*ABLATIONS, *HOPPER_ABLATIONS)
+    return {"": Ablation(kernel)} | {one.name: one for one in every if one.kernel == kernel}
 
 
-def all_variants() -> dict[str, Ablation]:
-    """Return `variants` of every kernel that has ablations, by label."""
-    kernels = dict.fromkeys(one.kernel for one in ABLATIONS)
+def all_variants(kind: str = "ablations") -> dict[str, Ablation]:
+    """Return `variants` of every kernel of a record of this kind, by label."""
+    of_kind = HOPPER_ABLATIONS if kind == "hopper_ablations" else ABLATIONS
+    kernels = dict.fromkeys(one.kernel for one in of_kind)
     return {one.label: one for kernel in kernels for one in variants(kernel).values()}
 
 
-def sources() -> dict[str, str]:
+def sources(kind: str = "ablations") -> dict[str, str]:
     """Return the hashes of all variants by label: the edits as they are now."""
-    return {label: one.source_hash() for label, one in all_variants().items()}
+    return {label: one.source_hash() for label, one in all_variants(kind).items()}

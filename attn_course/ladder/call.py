@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-from kernelscope import Kernel, RawModule, allow_shared, array_module, resolve_backend
+from kernelscope import Kernel, RawModule, TensorMap, allow_shared, array_module, resolve_backend
 from kernelscope.compile import file_stamp, with_headers
 from kernelscope.errors import InputError
 
@@ -48,7 +48,24 @@ class StepLaunch:
         """Return the kernel's arguments in its order, for arrays by name."""
         if self.heads is not None:
             arrays = {name: _part(array, self.heads) for name, array in arrays.items()}
+        if self.step.maps:
+            arrays = {**arrays, **self._maps(arrays)}
         return itemgetter(*self.step.arguments)({**self.numbers, **arrays})
+
+    def _maps(self, arrays: Mapping[str, object]) -> dict[str, object]:
+        """Tensor maps of the arrays that the kernel takes as such; attention.plan() has them once.
+
+        A swizzle of 128 bytes exchanges 16-byte chunks within rows of 64 columns.
+        """
+        constants = self.step.constants() | self.geometry.constants
+        return {
+            name: TensorMap(
+                arrays[name].reshape(-1, *arrays[name].shape[-2:]),
+                (1, constants.get(rows, rows), 64),
+                swizzle=128,
+            ).image
+            for name, rows in self.step.maps.items()
+        }
 
     def bind(self, arrays: Mapping[str, object]) -> None:
         """Check the arguments; put the numbers into the parameters' types. Raises ArgumentError."""
@@ -200,10 +217,11 @@ def kernel_of(
     step: Step, entry: str, options: Sequence[str] = (), backend: str | None = None
 ) -> Kernel:
     """Return a kernel of a step's file, or of its text, compiled with these options."""
+    options = (*step.flags, *options)
     if step.text is None:
         return compiled(step.path, options, entry=entry, backend=backend)
     text = with_headers(step.text, step.path.parent)
-    return _module_of_text(text, tuple(options), resolve_backend(backend)).get_function(entry)
+    return _module_of_text(text, options, resolve_backend(backend)).get_function(entry)
 
 
 def step_launch(

@@ -39,6 +39,7 @@ METHODS: dict[str, tuple[int, ...]] = {
     "flash_wmma": (13,),
     "flash_mma": (14,),
     "flash_tf32x3": (15,),
+    "flash_wgmma": (18,),
     "flash_split": (19,),
     "rows_split": (20,),
 }

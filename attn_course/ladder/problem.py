@@ -53,6 +53,7 @@ class Problem:
         """The kernels' integer parameters by name."""
         names = ("heads", "kv_heads", "n", "m", "d")
         return {name: getattr(self, name) for name in names} | {
+            "bh": self.bh,
             "rows": self.bh * self.n,
             "causal": int(self.causal),
             "bias_batch": self.bias_strides[0],

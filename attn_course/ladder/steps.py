@@ -19,6 +19,7 @@ from .headers import Header, chosen_constants, kernel_path, read_constants, read
 from .matrix_tiles import MATRIX_TILES, matrix_config, matrix_rows
 from .problem import LARGEST_D, MAX_GRID_YZ, ROW_KEYS, Device, Geometry, Problem, ceil_div, refuse
 from .tiles import flash_shared_bytes, row_config, split_shared_bytes, tile_config
+from .warpgroup_tiles import wgmma_bytes, wgmma_config, wgmma_rows
 
 __all__ = [
     "EXPERIMENTS",
@@ -54,6 +55,9 @@ class Step:
         relative: the relative error to float64 that its precision allows, where that is more than
             the dtype's.
         dtypes: of q, k, v and out, names in DTYPES; the usual one first.
+        maps: buffers that the kernel takes as tensor maps, in boxes of 64 columns: name -> rows of
+            a box, or the constant that says how many.
+        flags: compiler options that the file needs.
         place: another file that is launched as this step's is: a broken kernel, a clean twin.
         text: what is compiled in place of the file; headers are those beside the file.
     """
@@ -68,6 +72,8 @@ class Step:
     tune: Tuning | None = field(default=None, repr=False)
     relative: float = 0.0
     dtypes: tuple[str, ...] = ("float32",)
+    maps: Mapping[str, int | str] = field(default_factory=dict, repr=False, hash=False)
+    flags: tuple[str, ...] = ()
     place: Path | None = None
     text: str | None = field(default=None, repr=False)
 
@@ -249,6 +255,14 @@ def _matrices(entry, problem, constants):
     return Geometry(entry, grid, (threads, 1, 1), shared_bytes)
 
 
+def _warpgroups(entry, problem, constants):
+    """At most a block a multiprocessor: each takes tile after tile."""
+    _refuse_wide_heads(entry, problem, constants)
+    tiles = problem.bh * ceil_div(problem.n, wgmma_rows(constants))
+    grid = (min(tiles, constants["BLOCKS"]), 1, 1)
+    return Geometry(entry, grid, (128 * (constants["GROUPS"] + 1), 1, 1), wgmma_bytes(constants))
+
+
 _SCORES = "q k s n m d"
 _ATTENTION = "q k v bias out lse heads kv_heads n m d bias_batch bias_head scale causal"
 FUSED = "out = softmax(scale q k^T + bias) v"
@@ -303,6 +317,18 @@ LADDER = (
     _of_matrices(13, "13_flash_wmma", HALVES),
     _of_matrices(14, "14_flash_mma", HALVES),
     _of_matrices(15, "15_flash_tf32x3", ("float32",)),
+    _step(
+        18,
+        "18_flash_wgmma",
+        FUSED,
+        "q k v out lse bh heads kv_heads n m scale causal",
+        "out",
+        _warpgroups,
+        tune=wgmma_config,
+        dtypes=HALVES,
+        maps={"q": 64, "k": "BC", "v": "BC", "out": 64},
+        flags=("-arch=sm_90a",),
+    ),
     _tiled(19, "19_flash_split", _flash),
     _tiled(20, "20_rows_split", _split),
 )

@@ -39,4 +39,4 @@ def worths(
 
 def caption(found: dict) -> str:
     """Return where and when the record was made; STALE where kernels or edits have changed."""
-    return records.caption(found, sources=sources())
+    return records.caption(found, sources=sources(found["kind"]))

@@ -33,13 +33,14 @@ def shape_label(shape: Shape, causal: bool = False) -> str:
 def float64_attention(q, k, v, **options) -> np.ndarray:
     """Return reference.attention, a thread a head: NumPy computes outside the interpreter's lock.
 
-    q: (B, H, n, d).  k, v: (B, H, m, d).  options: of reference.attention; one bias for all heads.
-    Returns (B, H, n, d) float64.
+    q: (B, H, n, d).  k, v: (B, H_kv, m, d).  options: of reference.attention; a bias is that of all
+    heads.  Returns (B, H, n, d) float64.
     """
 
     def head(at: tuple[int, int]) -> np.ndarray:
-        one = np.s_[at[0] : at[0] + 1, at[1] : at[1] + 1]
-        return reference.attention(q[one], k[one], v[one], **options)[0, 0]
+        kv = at[0], at[1] * k.shape[1] // q.shape[1]
+        of_head = (one[None, None] for one in (q[at], k[kv], v[kv]))
+        return reference.attention(*of_head, **options)[0, 0]
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(head, np.ndindex(q.shape[:2])))

@@ -189,7 +189,8 @@ BACKENDS = {
     "torch_cudnn": "CUDNN_ATTENTION",
 }
 EAGER = "torch_eager"  # softmax(q @ k.T * scale) @ v, an operation at a time
-BASELINES = (*BACKENDS, EAGER)
+FLEX = "torch_flex"  # flex_attention, compiled for the problem
+BASELINES = (*BACKENDS, EAGER, FLEX)
 
 
 class BaselinesMissing(UserError, ImportError):
@@ -311,7 +312,8 @@ class Baseline(TorchCall):
 
     Args:
         name: one of BASELINES.
-        q, k, v: CuPy arrays (B, H, n, d) and (B, H, m, d), not copied; float32, float16, bfloat16.
+        q, k, v: CuPy arrays (B, H, n, d) and (B, H_kv, m, d), not copied; float32, float16,
+            bfloat16. Only flex_attention and scaled_dot_product_attention take H_kv below H.
         causal: query i sees key j only where j <= i; n == m.
 
     Raises:
@@ -322,15 +324,19 @@ class Baseline(TorchCall):
     def __init__(self, name: str, q, k, v, *, causal: bool = False):
         if name not in BASELINES:
             raise UnknownNameError(f"no peer {name!r}; there are: {', '.join(BASELINES)}")
-        call = self._eager if name == EAGER else partial(self._attend, BACKENDS[name])
+        own = {EAGER: self._eager, FLEX: self._flex}
+        call = own.get(name) or partial(self._attend, BACKENDS[name])
         super().__init__(call, TOLERANCES[q.dtype.name])
         torch = torch_module()
         self.inputs = tuple(_tensor(torch, array) for array in (q, k, v))
         self.causal = causal
+        self._grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
         self.scale = 1 / math.sqrt(q.shape[3])
         if causal and name == EAGER:
             square = torch.ones((q.shape[2],) * 2, dtype=torch.bool, device=self.inputs[0].device)
             self._hidden = square.triu(1)
+        if name == FLEX:
+            self._compiled, self._mask = _flex_attention(q.shape[2], k.shape[2], causal)
 
     def _eager(self):
         torch = torch_module()
@@ -344,8 +350,25 @@ class Baseline(TorchCall):
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         attend = torch_module().nn.functional.scaled_dot_product_attention
+        how = {"is_causal": self.causal, "scale": self.scale}
         with sdpa_kernel([getattr(SDPBackend, backend)]):
-            return attend(*self.inputs, is_causal=self.causal, scale=self.scale)
+            return attend(*self.inputs, **how, **self._grouped)
+
+    def _flex(self):
+        how = {"block_mask": self._mask, "scale": self.scale}
+        return self._compiled(*self.inputs, **how, **self._grouped)
+
+
+@lru_cache(maxsize=8)
+def _flex_attention(n: int, m: int, causal: bool) -> tuple[Callable, object]:
+    """flex_attention compiled for one problem, and its mask of blocks."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def seen(batch, head, query, key):
+        return query >= key
+
+    mask = create_block_mask(seen, None, None, n, m) if causal else None
+    return torch_module().compile(flex_attention, dynamic=False), mask
 
 
 def _tensor(torch, array):

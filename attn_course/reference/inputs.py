@@ -126,14 +126,16 @@ def place_pattern(rng: np.random.Generator) -> np.ndarray:
     return np.sqrt(2) * np.cos(np.stack([row, column], axis=1) @ waves + phases)
 
 
-def seeded_qkv(shape, kv_length=None, seed=0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random float32 q (B, H, L, D) and k, v (B, H, kv_length, D) from a seed.
+def seeded_qkv(
+    shape, kv_length=None, seed=0, *, kv_heads=None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random float32 q (B, H, L, D) and k, v (B, kv_heads, kv_length, D) from a seed.
 
     Asymmetric on purpose: the three differ in mean and spread, no value repeats, so swapped
     operands, heads or axes show in the result.
     """
     batch, heads, length, width = shape
-    keys = (batch, heads, length if kv_length is None else kv_length, width)
+    keys = (batch, kv_heads or heads, length if kv_length is None else kv_length, width)
     rng = np.random.default_rng(seed)
     q = rng.normal(0.1, 1.0, size=(batch, heads, length, width))
     k = rng.normal(-0.2, 0.9, size=keys)

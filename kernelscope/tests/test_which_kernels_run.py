@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernelscope import RawModule, texture
+from kernelscope import RawModule, TensorMap, texture
 from kernelscope.errors import PortabilityWarning, ShuffleWarning, UserError
 from kernelscope.machine.launch import launch
 from kernelscope.translate.program import Program
@@ -85,6 +85,18 @@ LINES = {
 }
 VOTE = "vote.any.pred %p2, %p1;"
 REDUX = "redux.sync.min.f32 %f2, %f1, -1;"
+GROUP = (
+    "mov.b64 %rd2, 0; wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.{}; "
+    "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+)
+_FLOATS = "{{%f1, %f2, %f3, %f4}}, %rd2, %rd2, 0, 1, 1".format()
+GROUP_TYPES = (
+    f"m64n8k16.f32.bf16.bf16 {_FLOATS}, 0, 0",
+    f"m64n8k8.f32.tf32.tf32 {_FLOATS}",
+    f"m64n8k32.f32.e4m3.e5m2 {_FLOATS}",
+    "m64n8k16.f16.f16.f16 {%r4, %r5}, %rd2, %rd2, 0, 1, 1, 0, 0",
+    "m64n8k32.s32.s8.u8 {%r4, %r5, %r6, %r7}, %rd2, %rd2, 0",
+)
 # A row of the instructions -> (target, lines), several for several verdicts that are the same.
 INSTRUCTIONS = {
     "`vote.sync`, `shfl.sync`, `redux.sync` on integers": [
@@ -114,9 +126,42 @@ INSTRUCTIONS = {
     "`max.f32` of three operands, `.target sm_100a`": [("sm_100a", "max.f32 %f2, %f1, %f1, %f1;")],
     "`st.bulk`, `.target sm_100a`": [("sm_100a", "st.bulk.shared::cta [%rd2], 64, 0;")],
     "`redux.sync.min.f32`, `.target sm_90`": [("sm_90", REDUX)],
-    "`cp.async.bulk` (TMA), `wgmma`": [
-        ("sm_90a", "cp.async.bulk.commit_group;"),
-        ("sm_90a", "wgmma.fence.sync.aligned;"),
+    "`wgmma`, `.target sm_90a`": [("sm_90a", GROUP.format(types)) for types in GROUP_TYPES],
+    "`wgmma`, `.target sm_90`": [("sm_90", "wgmma.fence.sync.aligned;")],
+    "`wgmma` on sparse matrices (`.sp`) or single bits (`.b1`)": [
+        (
+            "sm_90a",
+            "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd2, "
+            "%rd2, %r1, 0, 1, 1, 1, 0, 0;",
+        ),
+        ("sm_90a", GROUP.format("m64n8k256.s32.b1.b1.and.popc {%r4, %r5, %r6, %r7}")),
+    ],
+    "`cp.async.bulk`, `cp.reduce.async.bulk`": [
+        (
+            "sm_90",
+            "mbarrier.init.shared.b64 [tile], 32; cp.async.bulk.shared::cluster.global."
+            "mbarrier::complete_tx::bytes [tile+16], [%rd1], 64, [tile];",
+        ),
+        (
+            "sm_90",
+            "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [tile], 64; "
+            "cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;",
+        ),
+    ],
+    "`elect.sync`, `mapa`, `griddepcontrol`, `fence.proxy.async`": [
+        ("sm_90", "elect.sync %r2|%p2, -1; mapa.shared::cluster.u32 %r2, %r4, 0;"),
+        ("sm_90", "griddepcontrol.wait; griddepcontrol.launch_dependents; fence.proxy.async;"),
+    ],
+    "`setmaxnreg`": [("sm_90a", "setmaxnreg.dec.sync.aligned.u32 24;")],
+    "`cp.async.bulk.tensor` in im2col mode or modes of sm_100": [
+        (
+            "sm_90",
+            "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%rd1, {%r1, %r1, %r1}], {%h1};",
+        ),
+        (
+            "sm_100a",
+            "cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4 [%rd1, {%r1, %r1}];",
+        ),
     ],
     "`.version 99`, `.target sm_999`, `.address_size 32`": [
         ("sm_999", ""),
@@ -125,7 +170,24 @@ INSTRUCTIONS = {
     ],
 }
 LINEAR = "the object of linear memory"
+MAP = "the tensor map"
+BOX = """// kernelscope: sm_90a
+struct alignas(64) Map { char bytes[128]; };
+__device__ unsigned at(void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+extern "C" __global__ void k(float* x, const __grid_constant__ Map map) {
+    __shared__ __align__(128) float tile[4];
+    __shared__ unsigned long long bar;
+    if (threadIdx.x) return;
+    asm volatile("mbarrier.init.shared.b64 [%0], 1; fence.proxy.async;"
+        "mbarrier.arrive.expect_tx.shared.b64 _, [%0], 16;" :: "r"(at(&bar)) : "memory");
+    asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {0}], [%2];" :: "r"(at(tile)), "l"(&map), "r"(at(&bar)) : "memory");
+    asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared.b64 p, [%0], 0;"
+        " @p bra D; bra W; D: }" :: "r"(at(&bar)) : "memory");
+    x[0] = 2 * tile[3];
+}"""
 FEATURES = {
+    "`cp.async.bulk.tensor` (TMA) of a `TensorMap`": [(BOX, MAP)],
     "`tex1Dfetch` of linear memory": [(TEXTURE.format("2 * tex1Dfetch<float>(t, 1)"), LINEAR)],
     "`tex1D`, `tex2D` by object": [
         (TEXTURE.format("2 * tex1D<float>(t, 1.5f)"), 1),
@@ -188,7 +250,8 @@ def textures():
         texture.cudaResourceTypeLinear, arr=ones, chDesc=form, sizeInBytes=16
     )
     how = texture.TextureDescriptor()
-    return {name: texture.TextureObject(resource, how) for name, resource in made.items()}
+    objects = {name: texture.TextureObject(resource, how) for name, resource in made.items()}
+    return objects | {MAP: TensorMap(ones, (4,))}
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +277,8 @@ def test_instructions_are_as_the_page_says(row):
     for target, body in INSTRUCTIONS[row]:
         text = PTX.format(target=target, body=body)
         try:
-            launch(Program(text), "k", (1, 1, 1), (32, 1, 1), [np.zeros(64, np.float32)])
+            threads = 128 if "wgmma" in body else 32
+            launch(Program(text), "k", (1, 1, 1), (threads, 1, 1), [np.zeros(64, np.float32)])
             found = "runs"
         except UserError:
             found = "refused"

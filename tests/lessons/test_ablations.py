@@ -6,9 +6,15 @@ from kernelscope.events import observe
 from kernelscope.watch.counters.counters import Counters
 from record_harness import stamped
 
-from attn_course import Sanitizer
+from attn_course import Sanitizer, reference
 from attn_course.clinic import ablations
-from attn_course.clinic.ablations import ABLATIONS, Ablation, all_variants, variants
+from attn_course.clinic.ablations import (
+    ABLATIONS,
+    HOPPER_ABLATIONS,
+    Ablation,
+    all_variants,
+    variants,
+)
 from attn_course.clinic.edits import EditError, edited
 from attn_course.ladder.steps import Device, Problem, step
 from attn_course.lessons import lesson10_ablations as lesson
@@ -16,6 +22,7 @@ from attn_course.measure import benchmarks, candidates, records
 from attn_course.measure.benchmarks import float64_attention
 from attn_course.measure.timing import Replay
 from attn_course.reference.comparison import compare
+from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.record import ablation_times, report
 
@@ -175,7 +182,7 @@ def test_pointers_and_barriers_show_in_the_counters():
 # -- launches and measuring ------------------------------------------------------------------------
 @pytest.mark.parametrize("one", all_variants().values(), ids=all_variants())
 def test_every_problem_fits_an_h200(one):
-    for (b, h, n, d), causal in ablation_times.PROBLEMS:
+    for (b, h, n, d), causal in ablation_times.FLASH.problems:
         launch = lesson.part_of(one).launch(Problem(b * h, n, n, d, h, h, causal), HOPPER)
         names = [option.partition("=")[0] for option in launch.options()]
         assert len(set(names)) == len(names) and "-DROWS" in names
@@ -184,11 +191,11 @@ def test_every_problem_fits_an_h200(one):
 
 
 def test_all_that_is_timed_is_compiled_beforehand():
-    wanted = ablation_times.parts_to_compile(HOPPER)
+    wanted = ablation_times.FLASH.parts_to_compile(HOPPER)
     assert {(part.step, part.edits) for part in wanted} == {
         (one.kernel, one.edits) for one in all_variants().values()
     }
-    assert len(wanted) < len(all_variants()) * len(ablation_times.PROBLEMS)
+    assert len(wanted) < len(all_variants()) * len(ablation_times.FLASH.problems)
 
 
 class Clock:
@@ -214,7 +221,7 @@ def simulated(monkeypatch):
 
 
 def measured(clock, causal=True):
-    return ablation_times.measure((1, 1, 20, 16), causal, 3, "simulator", clock)
+    return ablation_times.FLASH.measure((1, 1, 20, 16), causal, 3, "simulator", clock)
 
 
 def test_measuring_checks_and_relates_to_the_whole_kernel(simulated, monkeypatch):
@@ -271,6 +278,24 @@ def test_the_record_has_no_wrong_variant():
     if found is None:
         pytest.skip("no record: `attn-course record ablations` makes one on a GPU")
     assert [(tuple(row["shape"]), row["causal"]) for row in found["rows"]] == list(
-        ablation_times.PROBLEMS
+        ablation_times.FLASH.problems
     )
     assert not any(row["wrong"] for row in found["rows"])
+
+
+@pytest.mark.parametrize("one", HOPPER_ABLATIONS, ids=lambda one: one.name)
+def test_an_ablation_of_18_gives_the_same_attention(one):
+    q, k, v = (array.astype(DTYPES["bfloat16"]) for array in seeded_qkv((1, 1, 300, 64)))
+    made = lesson.variant(one, q, k, v, causal=True, backend="simulator")
+    made.call()
+    expected = reference.attention(q, k, v, causal=True)
+    assert agrees(made, expected), one.label
+
+
+def test_every_problem_of_18_fits_an_h200():
+    for one in all_variants("hopper_ablations").values():
+        for (b, h, n, d), causal in ablation_times.HOPPER.problems:
+            problem = Problem(b * h, n, n, d, h, h, causal, dtype="bfloat16")
+            launch = lesson.part_of(one).launch(problem, HOPPER)
+            assert launch.shared_bytes <= HOPPER.shared_bytes
+            assert set(one.options) <= set(launch.options(one.options))

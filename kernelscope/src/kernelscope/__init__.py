@@ -18,6 +18,7 @@ _NAMES = {
     "module": "RawModule RawKernel Kernel allow_shared capture_graph",
     "backend": "array_module asnumpy gpu_count resolve_backend xp",
     "address_space": "device_address",
+    "tensor_map": "TensorMap",
     "budget": "call_budget",
     # who watches a simulated launch
     "events": "InstructionEvent Launch Observer observe",

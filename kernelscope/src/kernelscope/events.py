@@ -162,6 +162,9 @@ class Fragment:
     name: "A", "B", "C" or "D"; kind: PTX type of an element; rows, columns: of the matrix; row,
     column: (32, elements) int64, the place of each element of a lane; register: (elements,) int64,
     the register of the operand that holds each; values: (warps, 32, elements).
+
+    Of wgmma there are 128 lanes, those of a warp group. What comes from shared memory is given as
+    it is multiplied: (groups, rows, columns) values, with row, column and register empty.
     """
 
     name: str
@@ -176,9 +179,10 @@ class Fragment:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """D = A B + C of an mma or wmma.mma, by all warps that executed it together.
+    """D = A B + C of an mma, wmma.mma or wgmma, by all warps that executed it together.
 
-    shape: (m, n, k); warps: (warps,) number of each warp, counted through the chunk.
+    shape: (m, n, k); warps: (warps,) number of each warp, counted through the chunk; of wgmma the
+    first warp of each warp group.
     """
 
     shape: tuple[int, int, int]
@@ -375,6 +379,9 @@ class Observer:
     def warp_barrier(self, event: WarpBarrierEvent) -> None: ...
 
     def async_issued(self, operation: AsyncOperation, machine: MachineView) -> None: ...
+
+    def async_read(self, operation: AsyncOperation, machine: MachineView) -> None:
+        """Its source has been read, and may be overwritten: a wait for a bulk group says so."""
 
     def async_completed(self, operation: AsyncOperation, machine: MachineView) -> None:
         """Its bytes are in place, and its mbarrier or the wait for its group says so."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from kernelscope.differential.machines import Machine
 from kernelscope.differential.matrix import fit_accumulation as fit_accumulation
+from kernelscope.differential.matrix import groups as groups
 from kernelscope.differential.matrix import matrices as matrices
 from kernelscope.isa.matrix import SM_80, SM_90, Accumulation, multiplication
 
@@ -67,6 +68,20 @@ def test_the_model_that_made_the_results_is_found(model, tmp_path, capsys, monke
     assert fit_accumulation.name_of(model) in best
     assert "simulator: 0 wrong" not in lines[1]
     assert model != SM_90
+
+
+def test_the_model_of_wgmma_is_found(tmp_path, capsys, monkeypatch):
+    for name, values in (("fraction_bits", (13, 14)), ("group_bytes", (16, 32))):
+        monkeypatch.setitem(fit_accumulation.GROUP_GRID, name, values)
+    case = next(one for one in groups.value_cases() if one.product.a == "e4m3")
+    model = Accumulation(14, 16, result_bits=14)
+    bits = fit_accumulation.computed_by_group(case, model)
+    sums = groups.in_registers(bits, case.product.held_d)
+    np.savez(tmp_path / "raw.npz", **{case.name: sums.view(np.uint8).reshape(-1)})
+    fit_accumulation.report(tmp_path / "raw.npz", "")
+    own, best = capsys.readouterr().out.splitlines()[1:3]
+    assert "simulator: 0 wrong" not in own
+    assert best.split()[:2] == ["0", "wrong:"] and fit_accumulation.name_of(model) in best
 
 
 def test_products_are_those_of_an_h200():

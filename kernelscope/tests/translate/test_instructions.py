@@ -83,7 +83,15 @@ REFUSED = {
     "redux.sync.add.f64 %f1, %f2, -1;": "redux.sync of type .f64",
     "st.bulk.weak.shared::cta [%rd1], 16, 0;": "sm_100 and newer have it",
     "max.f32 %f1, %f2, %f3, %f4;": "sm_100 and newer have it",
-    "cp.async.bulk.prefetch.tensor.2d.L2.global [%rd1];": "only cp.async",
+    "cp.async.bulk.prefetch.tensor.2d.L2.global [%rd1];": "a tensor map and 2 coordinates in brack",
+    "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%r1], "
+    "[%rd1, {%r1, %r1, %r1, %r1}], [%r1], {%r2, %r2};": "im2col mode .* in tile mode, copy a box",
+    "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd1], [%r1], 16, %r2;": "got 4",
+    "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes "
+    "[%r1], [%rd1, {%r1, %r1}], [%r1];": "of sm_100 and newer",
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.min.f32 [%rd1], [%r1], 16;": "takes .s32",
+    "cp.async.bulk.shared::cluster.global.bulk_group [%r1], [%rd1], 16, [%r1];": "completes by",
+    "setmaxnreg.inc.sync.aligned.u32 20;": "a multiple of 8 from 24 to 256",
     "vote.all.pred %p4, %p1;": ".sync and a mask only",
     "vote.ballot.b32 %r3, %p1;": ".sync and a mask only",
     "shfl.idx.b32 %r3, %r1, 0, 31;": ".sync and a mask only",

@@ -81,8 +81,34 @@ wmma.mma.sync.aligned.row.col.m8n8k4.rn.f64.f64.f64.f64 {%d1,%d2}, {%d3}, {%d4},
 ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r4, %r5}, [tile]
 movmatrix.sync.aligned.m8n8.trans.b16 %r4, %r1
 stmatrix.sync.aligned.m8n8.x1.shared.b16 [tile], {%r4}
+wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%r4, %r5}, %rd3, %rd4, %p1, 1, -1, 0, 1
+wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.u8 {%r4,%r5,%r6,%r7}, {%r1,%r2,%r3,%r1}, %rd4, !%p1
+wgmma.fence.sync.aligned | wgmma.commit_group.sync.aligned | wgmma.wait_group.sync.aligned 0
 """
-LINES = VALID.strip().replace(" | ", "\n").splitlines()
+BULK = """
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile+16], [%rd1], 16, [tile]
+cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [tile+16], [%rd1], 16, [tile]
+cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [tile+16], [%r3], 16, [tile]
+cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%rd1], [tile+16], 16, %rd5
+cp.async.bulk.commit_group | cp.async.bulk.wait_group.read 0 | prefetch.tensormap [%rd1]
+cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 \
+[tile+16], [tile+32], 16, [tile]
+cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.bf16 [%rd1], [tile+16], 16
+fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128 | fence.mbarrier_init.release.cluster
+""".replace("\\\n", "")
+BOXES = """
+cp.async.bulk.tensor.Nd.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster\
+.L2::cache_hint [tile], [%rd1, {XYZ}], [tile], %h1, %rd5
+cp.async.bulk.tensor.Nd.shared::cta.global.mbarrier::complete_tx::bytes [tile], [%rd1, {XYZ}],[tile]
+cp.async.bulk.tensor.Nd.global.shared::cta.bulk_group [%rd1, {XYZ}], [tile]
+cp.async.bulk.prefetch.tensor.Nd.L2.global.tile [%rd1, {XYZ}]
+cp.reduce.async.bulk.tensor.Nd.global.shared::cta.add.tile.bulk_group [%rd1, {XYZ}], [tile]
+""".replace("\\\n", "")
+VALID += BULK
+PLACES = ["%r1", "-3", "0", "%r2", "9"]
+for axes in range(1, 6):
+    VALID += BOXES.replace("Nd", f"{axes}d").replace("XYZ", ", ".join(PLACES[:axes]))
+LINES = [line for line in VALID.replace(" | ", "\n").splitlines() if line]
 # What may stand in the place of any operand: of each kind, and some of none.
 OTHERS = """
 %r1 ; %rd1 ; %rd2 ; %f1 ; %d1 ; %h1 ; %p1 ; _ ; %tid.x ; %tid ; %clock64 ; %carry ; q ; 0 ; 1 ; -1 ;
@@ -114,7 +140,8 @@ def parts_of(line):
 def target_of(line):
     """An architecture that has the instruction."""
     old = any(word in line for word in ("shfl.up", "vote.all", "vote.ballot"))
-    return "sm_60" if old else "sm_100a" if "st.bulk" in line else "sm_90"
+    newer = {"st.bulk": "sm_100a", "wgmma": "sm_90a"}
+    return "sm_60" if old else next((newer[word] for word in newer if word in line), "sm_90")
 
 
 def run(line):
@@ -133,7 +160,7 @@ def test_each_form_is_taken(line):
 
 
 def test_each_form_has_an_instruction_here():
-    refused = {"cp", "cp.async.bulk", "cp.async.bulk.prefetch.tensor", "tex"}
+    refused = {"cp", "tex"}
     assert {_name(parts_of(line)[1]) for line in LINES} == {"", *FORMS} - refused
 
 

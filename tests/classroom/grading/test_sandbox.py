@@ -144,7 +144,7 @@ def test_a_process_that_ends_while_its_files_are_read_is_no_fault(monkeypatch, t
 
 
 def _ended(scandir):
-    """os.scandir as a process leaves it that ends between the look at its folder and the reading."""
+    """os.scandir, where a process ends between the look at its folder and the reading."""
 
     def scan(path):
         if str(path).startswith("/proc/"):

@@ -58,11 +58,11 @@ def test_candidates(monkeypatch):
     methods = tuple(method for method in METHODS if "float32" in dtypes_of(method))
     monkeypatch.setattr(candidates, "available", lambda: True)
     assert full.candidates() == (*methods, "auto", *candidates.BASELINES)
-    fast = ("torch_flash", "torch_cudnn", "torch_efficient")
-    assert halves.candidates() == ("flash_wmma", "flash_mma", "auto", *fast)
+    fast = ("torch_flash", "torch_cudnn", "torch_flex")
+    assert halves.candidates() == ("flash_wmma", "flash_mma", "flash_wgmma", "auto", *fast)
     monkeypatch.setattr(candidates, "available", lambda: False)
     assert full.candidates() == (*methods, "auto")
-    assert halves.candidates() == ("flash_wmma", "flash_mma", "auto")
+    assert halves.candidates() == ("flash_wmma", "flash_mma", "flash_wgmma", "auto")
     assert full.candidates(["auto", "naive", "auto"]) == ("auto", "naive")
     with pytest.raises(ValueError, match="abacus.*naive.*torch_math"):
         full.candidates(["abacus"])
@@ -84,7 +84,7 @@ def test_a_record_names_the_files_its_candidates_are_made_of():
     }
     assert "12_flash_async" in small.files(["auto"])
     halves = SUITES["long_bf16"].files(["auto"])
-    assert halves == ["13_flash_wmma", "14_flash_mma"]
+    assert halves == ["13_flash_wmma", "14_flash_mma", "18_flash_wgmma"]
 
 
 # -- who is left out -------------------------------------------------------------------------------

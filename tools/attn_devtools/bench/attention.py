@@ -47,7 +47,7 @@ class SuiteRow:
     """One problem of a suite: shape (B, H, L, D), and what is special about it.
 
     pipelines: PIPELINES and their kernels one by one take part, besides the methods.  kept: methods
-    that are timed however slow they are.
+    that are timed however slow they are.  kv_heads: of k and v, H where 0.
     """
 
     shape: Shape
@@ -55,11 +55,13 @@ class SuiteRow:
     note: str = ""
     pipelines: bool = False
     kept: tuple[str, ...] = ()
+    kv_heads: int = 0
 
     @property
     def label(self) -> str:
         """The name of the problem in tables; see :func:`shape_label`."""
-        return shape_label(self.shape, self.causal)
+        grouped = f" kv_heads {self.kv_heads}" if self.kv_heads else ""
+        return shape_label(self.shape, self.causal) + grouped
 
 
 @dataclass(frozen=True)
@@ -115,10 +117,11 @@ class AttentionSuite(Suite):
         }
         if row.pipelines:
             makers |= {name: partial(Kernels, name, parts) for name, parts in PIPELINES.items()}
+        inputs = seeded_qkv(row.shape, kv_heads=row.kv_heads or None)
         expected = float64_queries if self.sampled else float64_attention
         return {
             "makers": makers,
-            "inputs": [array.astype(DTYPES[self.dtype]) for array in seeded_qkv(row.shape)],
+            "inputs": [array.astype(DTYPES[self.dtype]) for array in inputs],
             "row_seconds": self.row_seconds,
             "expected": partial(expected, causal=row.causal),
             "sample": sampled_queries if self.sampled else None,
@@ -128,7 +131,7 @@ class AttentionSuite(Suite):
     def standing(self, row: SuiteRow, result: BenchmarkResult) -> dict:
         """Return the rates of all, and auto against the best of ours and of the baselines."""
         b, h, n, d = row.shape
-        problem = Problem(b * h, n, n, d, h, h, row.causal, dtype=self.dtype)
+        problem = Problem(b * h, n, n, d, h, row.kv_heads or h, row.causal, dtype=self.dtype)
         work = attention_work(problem)
         timings = {
             name: one | {"tflops": round(tflops(work.operations, one["median_us"]), 3)}
@@ -161,6 +164,7 @@ class AttentionSuite(Suite):
 
 
 _LARGE_D = ((1, 4, 64, 512), (1, 4, 64, 2048), (1, 4, 64, 4096), (1, 1, 16, 8192))
+_FAST_BF16 = ("flash_mma", "flash_wgmma", AUTO, "torch_flash", "torch_cudnn", "torch_flex")
 ATTENTION_SUITES = {
     suite.name: suite
     for suite in (
@@ -198,14 +202,20 @@ ATTENTION_SUITES = {
                 SuiteRow((4, 16, 4096, 128)),
             ),
             dtype="bfloat16",
-            names=(
-                "flash_wmma",
-                "flash_mma",
-                AUTO,
-                "torch_flash",
-                "torch_cudnn",
-                "torch_efficient",
+            names=("flash_wmma", *_FAST_BF16),
+            sampled=True,
+            row_seconds=1.0,
+        ),
+        AttentionSuite(
+            "hopper_bf16",
+            "bfloat16 problems that fill a Hopper GPU: many heads, ragged and grouped ones",
+            (
+                *(SuiteRow((4, 16, 4096, d), c) for d in (64, 128, 256) for c in (False, True)),
+                *(SuiteRow((4, 16, 1000, 128), c) for c in (False, True)),
+                *(SuiteRow((1, 64, 4096, 128), c, kv_heads=8) for c in (False, True)),
             ),
+            dtype="bfloat16",
+            names=_FAST_BF16,
             sampled=True,
             row_seconds=1.0,
         ),

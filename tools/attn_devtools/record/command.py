@@ -66,6 +66,9 @@ KINDS = {
         "every tile of the tuned kernels; --fit fits the model's prices to it", "GPU", "tiles"
     ),
     "ablations": RecordKind("the flash kernels without one idea at a time", "GPU", "ablations"),
+    "hopper_ablations": RecordKind(
+        "kernel 18 without one idea at a time", "GPU", "hopper_ablations"
+    ),
     "profile": RecordKind(
         "speed of light and stall reasons of kernels 01 to 06, of flash kernels and a large copy",
         "GPU, ncu",
@@ -172,7 +175,8 @@ def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str
     from .report import report
 
     homes = {
-        "ablations": ablation_times,
+        "ablations": ablation_times.FLASH,
+        "hopper_ablations": ablation_times.HOPPER,
         "claims": claim_times,
         "experiments": fused,
         "memory": lesson03_memory,

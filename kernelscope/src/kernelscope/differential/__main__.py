@@ -4,11 +4,11 @@
     python -m kernelscope.differential --self-test       without one: simulator against simulator
     python -m kernelscope.differential --sections random_kernels --kernels 2048
 
-Six sections: every opcode of the operation table; matrix instructions; random kernels, against an
-independent oracle too; warp operations, atomics, memory and conversions; the mathematical
-functions; textures. The last line above runs only the random kernels, with or without --self-test.
-A caller may add sections of its own. A record of kind "differential" goes to
-OUT/<gpu>/differential.json; the exit status is 1 where the two disagree.
+Eight sections: every opcode of the operation table; matrix instructions of warps; those of groups
+of warps; random kernels, against an independent oracle too; warp operations, atomics, memory and
+conversions; the mathematical functions; textures; bulk copies. The last line above runs only the
+random kernels, with or without --self-test. A caller may add sections of its own. A record of kind
+"differential" goes to OUT/<gpu>/differential.json; the exit status is 1 where the two disagree.
 """
 
 import argparse

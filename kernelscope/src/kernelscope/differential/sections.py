@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from kernelscope.compile import compile_cubin
 from kernelscope.differential import compare as differential_compare
+from kernelscope.differential import copies as differential_copies
 from kernelscope.differential import functions as differential_functions
 from kernelscope.differential import opcodes as differential_opcodes
 from kernelscope.differential import textures as differential_textures
 from kernelscope.differential.machines import Machine, NotRun, target
+from kernelscope.differential.matrix import groups as differential_groups
 from kernelscope.differential.matrix import matrices as differential_matrices
 from kernelscope.differential.programs import PROGRAMS
 from kernelscope.differential.random_code.kernels import OPTIONS as RANDOM_OPTIONS
@@ -306,6 +308,29 @@ def matrix_section(run) -> dict:
     }
 
 
+def group_section(run) -> dict:
+    """Products of warp groups, all in one module; sm_90a alone has them. --raw as for matrices."""
+    chosen = run.thin(differential_groups.cases())
+    future = run.submit(differential_groups.run_cases, SIMULATOR, chosen)
+    first = differential_groups.run_cases(run.first, chosen)
+    if run.arguments.raw:
+        both = zip(chosen, first, strict=True)
+        sums = {c.name: x for c, x in both if isinstance(x, np.ndarray)}
+        raw = run.arguments.raw
+        np.savez_compressed(raw.with_stem(f"{raw.stem}_groups"), **sums)
+
+    def compared(case, one, other):
+        raise_failure(one, other)
+        return differential_groups.compare(case, one, other)
+
+    return {
+        "items": [
+            guarded({"group_product": case.name}, lambda c=case, a=a, b=b: compared(c, a, b))
+            for case, a, b in zip(chosen, first, future.result(), strict=True)
+        ]
+    }
+
+
 # --- textures -------------------------------------------------------------------------------------
 
 
@@ -329,11 +354,34 @@ def texture_section(run) -> dict:
     }
 
 
+# --- bulk copies ----------------------------------------------------------------------------------
+
+
+def run_copy(machine, number) -> list[np.ndarray]:
+    """Results of one bulk copy on a machine."""
+    return differential_copies.run_case(machine, differential_copies.cases()[number])
+
+
+def copy_section(run) -> dict:
+    """Every case of differential.copies."""
+    known = differential_copies.cases()
+    numbers = run.thin(range(len(known)))
+    futures = {number: run.submit(run_copy, SIMULATOR, number) for number in numbers}
+
+    def compared(number):
+        first, second = run_copy(run.first, number), futures[number].result()
+        return differential_copies.compare(known[number], first, second)
+
+    return {"items": [guarded({"tma": known[n].name}, lambda n=n: compared(n)) for n in numbers]}
+
+
 SECTIONS = {
     "opcodes": opcode_section,
     "matrices": matrix_section,
+    "group_products": group_section,
     "random_kernels": random_section,
     "programs": program_section,
     "functions": function_section,
     "textures": texture_section,
+    "tma": copy_section,
 }

@@ -18,12 +18,14 @@ from ..addresses import FUNCTION_WINDOW
 from ..errors import Hang, SimulatorError, Trap
 from ..events import GRID_BARRIER
 from .access import Memory
-from .barriers import AsyncCopies, Barriers, Mbarriers
+from .barriers import AsyncCopies, Barriers, Mbarriers, RegisterPool
 from .clock import Clock
 from .clusters import Cluster
+from .copy_engine.arrivals import Arrivals
+from .copy_engine.engine import CopyEngine
 from .device_calls import DeviceCalls
 from .lanes import ChunkLanes
-from .matrix import Matrices
+from .matrix import Matrices, WarpGroups
 from .memory import scalar
 from .reports import Reports
 from .scheduler import Scheduler, placed_in
@@ -51,11 +53,17 @@ class Chunk:
         self.copies = AsyncCopies(self.lanes, self.memory)
         self.scheduler = Scheduler(run, self.lanes, self.memory, self.clock)
         self.barriers = Barriers(self.lanes, self.scheduler, self.cluster, self.reports)
+        arrivals = Arrivals(self.memory, self.reports)
         self.mbarriers = Mbarriers(
-            self.lanes, self.memory, self.copies, self.scheduler, self.reports
+            self.lanes, self.memory, self.copies, arrivals, self.scheduler, self.reports
         )
+        self.copy_engine = CopyEngine(
+            self.lanes, self.memory, self.cluster, arrivals, self.mbarriers, self.reports
+        )
+        self.registers = RegisterPool(self.lanes, self.scheduler, self.reports)
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.matrices = Matrices(self.lanes, self.memory, self.reports)
+        self.groups = WarpGroups(self.lanes, self.memory, self.reports, self.matrices)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
         self.single, self.swaps = Single(self), Swaps(self)
         self.reports.machine = ChunkView(self) if run.observers else None
@@ -76,6 +84,8 @@ class Chunk:
             elif scheduler.queue:
                 scheduler.ready = scheduler.queue.pop()
             elif not self.release():
+                if not scheduler.spinning:
+                    self.copy_engine.finish()
                 return not scheduler.spinning
 
     def follow(self, key: Key | None) -> None:
@@ -145,6 +155,7 @@ class Chunk:
             return
         self.scheduler.wake_spinning()
         self.barriers.release()
+        self.registers.release()
         self.warps.release()
         self.scheduler.take_turns()
 
@@ -153,6 +164,10 @@ class Chunk:
         scheduler, waiting = self.scheduler, self.barriers.waiting
         if waiting and self.barriers.release() or self.warps.release():
             return True
+        if self.registers.waiting:
+            if self.registers.release():
+                return True
+            waiting = True
         version = self.memory.globals.version
         if scheduler.aside:
             scheduler.ready, scheduler.aside = scheduler.aside, {}
@@ -161,7 +176,7 @@ class Chunk:
         elif self.warps.parked and (not scheduler.spinning or scheduler.stalled_at == version):
             self.warps.force()  # writes of other chunks have been waited for
         elif waiting and not scheduler.spinning:
-            self.barriers.report_deadlock()
+            self.report_deadlock()
         elif scheduler.polled is None and self.clock.leap():
             pass  # they wait for a time, and for no other block
         else:
@@ -170,15 +185,29 @@ class Chunk:
         return True
 
     def hang(self) -> Hang:
-        """The error that names the loop in which lanes spin, and barriers at which others wait."""
-        text = self.scheduler.describe_spinning()
-        loop = self.scheduler.spin_block
-        polls = [i.opcode for i in loop.instructions] if loop else []
-        if self.mbarriers.unmet and any(opcode.startswith("mbarrier.") for opcode in polls):
-            text += f"; {self.mbarriers.describe_wait()}"
-        if self.barriers.waiting:
-            text += f"; {self.barriers.describe_deadlock()}"
-        return Hang(text, self.scheduler.line(self.scheduler.spinning_at()))
+        """The error that names the loop in which lanes spin, and what all others wait for."""
+        scheduler, lanes = self.scheduler, self.lanes
+        groups = [np.arange(lanes.count) if p is None else p for _, p, _ in scheduler.spinning]
+        places = np.sort(np.concatenate(groups))
+        blocks = self.cluster.together_with(int(lanes.block_of_place[places[0]]))
+        places = places[np.isin(lanes.block_of_place[places], blocks)]
+        parts = [scheduler.describe_spinning(), *self.mbarriers.describe(places)]
+        if self.barriers.waiting and len(parts) == 1 and not self.registers.waiting:
+            parts.append(self.barriers.describe_deadlock())
+        else:
+            parts += [*self.barriers.describe(blocks), *self.registers.describe(blocks)]
+        return Hang("; ".join(parts), scheduler.line(scheduler.spinning_at()))
+
+    def report_deadlock(self) -> None:
+        """All lanes wait at barriers, or for registers: raise Hang, or let them pass."""
+        registers = self.registers
+        if not registers.waiting:
+            self.barriers.report_deadlock()
+            return
+        first = self.lanes.block_of_place[registers.waiting[0].places[0]]
+        blocks = self.cluster.together_with(int(first))
+        parts = [*registers.describe(blocks), *self.barriers.describe(blocks)]
+        registers.report_deadlock(f"{self.kernel.name} hangs: {'; '.join(parts)}")
 
     def missed_in_grid(self) -> bool:
         """Do lanes wait at grid.sync(), where blocks of the grid never come?
@@ -365,5 +394,6 @@ ENDS = {
     "trap": Chunk.trap,
     "call": Chunk.call,
     "barrier": lambda chunk, block: chunk.barriers.meet(block),
+    "registers": lambda chunk, block: chunk.registers.meet(block),
     "cluster_wait": lambda chunk, block: chunk.barriers.meet_cluster(block),
 }

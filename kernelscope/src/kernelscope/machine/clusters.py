@@ -56,6 +56,10 @@ class Cluster:
         inside = address & np.uint64((1 << CLUSTER_SHIFT) - 1)
         return inside, (holder * self.shared_stride).astype(np.uint64), exists
 
+    def together_with(self, block: int) -> np.ndarray:
+        """The chunk's blocks of a block's cluster, by number."""
+        return np.nonzero(self.of_block == self.of_block[block])[0]
+
     # -- the cluster barrier --------------------------------------------------------------------
     def arrive(self) -> None:
         """barrier.cluster.arrive."""

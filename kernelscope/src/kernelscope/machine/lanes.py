@@ -168,6 +168,15 @@ class ChunkLanes:
         block, thread = self.threads(lanes[:1])[0]
         return f"block {block}, thread {thread}"
 
+    def who(self, lanes: np.ndarray) -> str:
+        """Lanes of one block that wait, in words, sorted: how many, of which warps, the first."""
+        warps = np.unique(lanes >> 5) % self.warps_per_block
+        few = f"warp {warps[0]}" if warps.size == 1 else f"warps {', '.join(map(str, warps))}"
+        if warps.size > 2 and warps[-1] - warps[0] == warps.size - 1:
+            few = f"warps {warps[0]} to {warps[-1]}"
+        waits = "thread waits" if lanes.size == 1 else "threads wait"
+        return f"{lanes.size} {waits} ({few}; first: {self.thread_text(lanes)})"
+
 
 def merged(group: np.ndarray | None, others: np.ndarray) -> np.ndarray:
     """Two groups as one; the first may be missing."""

@@ -39,7 +39,7 @@ class Run:
         self.threads = block[0] * block[1] * block[2]
         self.blocks = grid[0] * grid[1] * grid[2]
         gap = SHARED_RED_ZONE if program.build == "debug" and kernel.shared_bytes else 0
-        self.dynamic_offset = aligned(kernel.shared_bytes) + gap
+        self.dynamic_offset = aligned(kernel.shared_bytes + gap, kernel.dynamic_alignment)
         self.dynamic_bytes = shared_bytes
         self.shared_size = kernel.shared_bytes
         if shared_bytes:

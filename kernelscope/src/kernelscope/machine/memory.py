@@ -154,6 +154,12 @@ class GlobalMemory(FlatMemory):
                 return True
         return False
 
+    def reaches(self, low: int, high: int, kind: str) -> bool:
+        """covers(), after a look at what the pointer leads to."""
+        if self.covers(low, high, kind):
+            return True
+        return self.follow(np.array([low], np.uint64)) and self.covers(low, high, kind)
+
     def read_and_written(self) -> set[str]:
         """The names of the arrays that accesses have met in both ways."""
         extents = self.read & self.written

@@ -51,6 +51,27 @@ class Reports:
         for observer in self.observers:
             observer.instruction(event)
 
+    def line(self, instruction) -> int:
+        """The line of the kernel's own source that an instruction is of, as events have it."""
+        return self.kernel.program.own_line(instruction)
+
+    def async_issued(self, operations: list[events.AsyncOperation] | None) -> None:
+        """Tell of work that the asynchronous proxy has been given; None: nobody listens."""
+        self._async("async_issued", operations)
+
+    def async_read(self, operations: list[events.AsyncOperation] | None) -> None:
+        """Tell of such work whose source has been read."""
+        self._async("async_read", operations)
+
+    def async_completed(self, operations: list[events.AsyncOperation] | None) -> None:
+        """Tell of such work that has ended."""
+        self._async("async_completed", operations)
+
+    def _async(self, method: str, operations: list[events.AsyncOperation] | None) -> None:
+        for operation in operations or ():
+            for observer in self.observers:
+                getattr(observer, method)(operation, self.machine)
+
     def access(self, space: str, kind: str, address, size: int, valid, block=None) -> None:
         """Note an access of the running lanes."""
         lanes = self.lanes.R[LANE]

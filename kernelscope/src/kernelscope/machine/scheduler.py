@@ -52,7 +52,8 @@ class Scheduler:
     """The groups of a chunk that can run.
 
     ready: groups by the key of their next block; queue: sets of groups that run once `ready` is
-    empty, the last first; aside: groups that have had their turn;
+    empty, the last first; aside: groups that have had their turn; suspended: the key at which the
+    last group has stopped;
     spinning: (key, places, version of memory) of groups in loops that only a write by another
     thread can end; stalled_at: the version of memory when the chunk last gave up;
     polls: blocks run since the last turn that looked at memory, `patience` the most of them;
@@ -74,6 +75,7 @@ class Scheduler:
         self.enqueue({(0,): None})
         self.spinning: list[tuple[Key, np.ndarray | None, int]] = []
         self.aside: dict[Key, np.ndarray | None] = {}
+        self.suspended: Key = ()
         self.stalled_at = -1
         self.next_probe = _FIRST_PROBE
         self.polls, self.patience = 0, _PATIENCE
@@ -114,6 +116,7 @@ class Scheduler:
 
     def suspend(self, key: Key) -> None:
         """The running group waits for its turn at `key`."""
+        self.suspended = key
         self.lanes.flush(self.blocks[key].live_in)
         self.join(key, self.lanes.places)
 
@@ -216,17 +219,24 @@ class Scheduler:
         return False
 
     def take_turns(self) -> None:
-        """Groups that poll memory let the groups run that they may wait for."""
-        if len(self.ready) > 1:
-            furthest = max(self.ready)
-            runs = {furthest: self.ready.pop(furthest)}
-            self.stand_back()
-            self.ready = runs
-        elif self.queue:
+        """Groups that poll memory let the groups run that they may wait for.
+
+        The next one by its key runs alone; groups at one key go together. So none is left out, be
+        it behind some and before others.
+        """
+        later = [key for key in self.ready if key > self.suspended]
+        if not later and self.queue:
             self.stand_back()
             self.ready = self.queue.pop(0)
-        elif self.aside:
-            self.ready, self.aside = self.aside, self.ready
+            return
+        if not later:
+            self.stand_back()
+            self.ready, self.aside = self.aside, {}
+            later = [key for key in self.ready if key > self.suspended] or list(self.ready)
+        if later:
+            runs = {min(later): self.ready.pop(min(later))}
+            self.stand_back()
+            self.ready = runs
 
     def stand_back(self) -> None:
         for key, places in self.ready.items():

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-from kernelscope.translate.control_flow import LANE, Block, Key
+from kernelscope.translate.control_flow import LANE, Block, Key, is_group_level
 
 from ..errors import ShuffleWarning, levels_to_caller
 from .lanes import ChunkLanes, merged
@@ -19,6 +19,7 @@ from .scheduler import Scheduler
 
 _PASSING = -3  # ends the keys of blocks whose lanes no longer wait for their warp
 _ALL = np.uint32(0xFFFFFFFF)
+_GROUP_WARPS = 4  # of a warp group
 _SEGMENTS = 0x1F1F  # bits of a shuffle's clamp and segment mask
 
 
@@ -187,7 +188,8 @@ class Warps:
     parked: lanes at warp-level instructions whose partners have not come;
     awaited: (warps,) uint32, which partners were still to come when the last lanes arrived there;
     seen: (lanes,), where in the kernel partners have been since, -1: nowhere (for observers);
-    sources, reads_inactive: of the last shuffle, see shuffle().
+    sources, reads_inactive: of the last shuffle, see shuffle(); group_of_warp: (warps,) a number
+    for the warp group of each.
     """
 
     def __init__(self, lanes: ChunkLanes, scheduler: Scheduler, reports: Reports):
@@ -198,6 +200,9 @@ class Warps:
         self.seen = np.full(lanes.alive.size, -1)
         self.sources: np.ndarray | None = None
         self.reads_inactive: np.ndarray | None = None
+        per_block = lanes.warps_per_block
+        block, warp = np.divmod(np.arange(lanes.block_count * per_block), per_block)
+        self.group_of_warp = block * per_block + warp // _GROUP_WARPS
 
     # -- values ---------------------------------------------------------------------------------
     def shuffle(self, mode, value, b, c):
@@ -270,7 +275,8 @@ class Warps:
     def converge(self, block: Block) -> bool:
         """Keep the warps whose lanes, as far as the member mask names them, are all here.
 
-        Lanes of the other warps are parked until their partners come. False: nobody is left.
+        Lanes of the other warps are parked until their partners come. False: nobody is left. Of
+        wgmma, partners are the lanes of all four warps of the warp group.
         """
         key = block.key
         earlier = self.parked.pop(key, None)
@@ -284,7 +290,10 @@ class Warps:
         if not missing.any():
             return True
         places = lanes.places
-        late = missing[lanes.R[LANE] >> 5] != 0
+        incomplete = missing != 0
+        if is_group_level(block.instructions[0].opcode):
+            incomplete = self.in_groups(incomplete)
+        late = incomplete[lanes.R[LANE] >> 5]
         lanes.flush(block.live_in)
         self.parked[key], self.awaited[key] = places[late], missing
         self.seen[np.unpackbits(missing.view(np.uint8), bitorder="little").view(bool)] = -1
@@ -299,6 +308,8 @@ class Warps:
         here = np.zeros(alive.size, bool)
         here[lane] = True
         absent, warp = warp_bits(alive & ~here), lane >> 5
+        if is_group_level(block.instructions[0].opcode):
+            return absent * self.in_groups(warp_bits(here) != 0)
         incomplete = absent[warp] != 0
         named = np.zeros(absent.size, np.uint32)
         if incomplete.any():
@@ -307,12 +318,17 @@ class Warps:
             np.bitwise_or.at(named, warp[incomplete], members)
         return absent & named
 
+    def in_groups(self, warps: np.ndarray) -> np.ndarray:
+        """(warps,) bool: which warps are in a group with one of these, (warps,) bool."""
+        return np.isin(self.group_of_warp, self.group_of_warp[warps])
+
     def force(self) -> None:
         """Nobody else can run: lanes whose partners never come go on without them."""
         key = min(self.parked)
         members = self.members_at(key)
         places = self.parked.pop(key)
-        if self.reports.observers:
+        of_group = is_group_level(self.blocks[key].instructions[0].opcode)
+        if self.reports.observers and not of_group:  # the product tells of the warps that it lacks
             self.tell_missing(self.blocks[key], places)
         if is_warp_barrier(self.blocks[key]):
             self.reports.warp_barrier(self.lanes.at(places), members)
@@ -332,6 +348,8 @@ class Warps:
         whatever place; the other instructions until they are all at the same one.
         """
         keys = sorted(self.parked)
+        groups = [k for k in keys if is_group_level(self.blocks[k].instructions[0].opcode)]
+        keys = [key for key in keys if key not in groups]  # groups wait until all have come
         barriers = [key for key in keys if is_warp_barrier(self.blocks[key])]
         teams = [[key] for key in keys if key not in barriers]
         passed = [self.release_teams(keys) for keys in ([barriers] if barriers else []) + teams]

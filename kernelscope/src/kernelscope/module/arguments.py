@@ -15,6 +15,7 @@ from kernelscope.backend import is_device_array
 
 from ..errors import Advice, ArgumentError, ArgumentWarning, levels_to_caller
 from ..ptx.c_types import NARROW_FLOATS
+from ..tensor_map import TensorMap
 from .signature import Entry, Parameter
 
 _FLOAT_DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
@@ -108,9 +109,17 @@ def _bind_texture(refuse, parameter: Parameter, value, backend: str):
     return np.uint64(value.ptr)
 
 
+def _image_of_map(refuse, value: TensorMap, backend: str):
+    if value.backend != backend:
+        refuse(f"got a tensor map of an array on the {value.backend}; this is the {backend}")
+    return value.image
+
+
 def _bind_one(refuse, parameter, value, backend):
     if type(value).__name__ in ("TextureObject", "SurfaceObject"):
         return _bind_texture(refuse, parameter, value, backend)
+    if isinstance(value, TensorMap):
+        value = _image_of_map(refuse, value, backend)
     array = is_array(value)
     known_pointer = parameter.ctype is not None and parameter.ctype.kind == "pointer"
     known_value = parameter.ctype is not None and not known_pointer

@@ -76,6 +76,8 @@ def has_result(opcode: str) -> bool:
         return "red" in parts
     if parts[0] == "wmma":
         return parts[1:2] != ["store"]
+    if parts[0] == "wgmma":
+        return parts[1:2] == ["mma_async"]
     if parts[0] == "mbarrier":
         return parts[1] not in ("init", "inval", "expect_tx", "complete_tx")
     return parts[0] not in _NO_RESULT
@@ -102,9 +104,26 @@ def _of_operands(opcode: str, operands: tuple) -> tuple[frozenset[str], frozense
     reads, writes = set(registers_in(operands[len(result) :])), set(registers_in(result))
     if parts[0] in ("addc", "subc", "madc"):
         reads.add("%carry")
+    if parts[0] == "wgmma" and not _starts_anew(operands):
+        reads |= writes
     if "cc" in parts or parts[0] in ("addc", "subc", "madc"):
         writes.add("%carry")
     return frozenset(reads), frozenset(writes)
+
+
+def _starts_anew(operands: tuple) -> bool:
+    """Does a wgmma.mma_async leave out what the registers of its sums hold, by a literal 0?"""
+    return _item(operands, 3) == Immediate(0)
+
+
+def may_start_anew(instruction: Instruction) -> bool:
+    """Does a predicate say whether a wgmma.mma_async reads the registers of its sums?"""
+    root = instruction.opcode.split(".", 1)[0]
+    return root == "wgmma" and isinstance(_item(instruction.operands, 3), Register | Inverted)
+
+
+def _item(operands: tuple, at: int):
+    return operands[at] if len(operands) > at else None
 
 
 def live_at_entry(function: Function) -> set[str]:

@@ -160,9 +160,10 @@ def format_operand(operand) -> str:
             return f"0{'f' if bits == 32 else 'd'}{value:0{bits // 4}X}" if bits else str(value)
         case Symbol(name, offset):
             return f"{name}+{offset}" if offset else name
-        case Address(base, offset):
+        case Address(base, offset, extra):
             inner = format_operand(base) if base else ""
-            return f"[{inner}{f'+{offset}' if offset or not inner else ''}]"
+            inner += f"+{offset}" if offset or not inner else ""
+            return f"[{inner}, {format_operand(Vector(extra))}]" if extra else f"[{inner}]"
         case Vector(items):
             return "{" + ", ".join(map(format_operand, items)) + "}"
         case Pair(first, second):

@@ -14,14 +14,16 @@ from kernelscope.ptx.syntax import Function, Instruction
 Key = tuple[int, ...]
 LANE, SHARED_BASE, LOCAL_BASE = 0, 1, 2  # slots every kernel has: lane id and slice offsets
 MASKED = ("shfl.sync", "vote.sync", "match.", "redux.sync", "bar.warp.sync", "elect.sync")
-WHOLE_WARP = ("wmma.", "mma.", "ldmatrix.", "stmatrix.", "movmatrix.")
-_ENDS = ("bra", "brx", "call", "ret", "exit", "trap")
+WHOLE_WARP = ("wgmma.", "wmma.", "mma.", "ldmatrix.", "stmatrix.", "movmatrix.")
+_WHOLE_GROUP = "wgmma.mma_async."
+_ENDS = ("bra", "brx", "call", "ret", "exit", "trap", "setmaxnreg")
 _POLLS = ("volatile", "relaxed", "acquire", "mmio")
 
 
 @dataclass(frozen=True)
 class Terminator:
-    """How a block ends: "jump", "branch", "table", "exit", "return", "barrier", "call", "trap".
+    """How a block ends: "jump", "branch", "table", "exit", "return", "barrier", "call", "trap",
+    "registers" (setmaxnreg).
 
     A "return" is one from a recursive function, whose lanes may go back to different places.
     """
@@ -72,6 +74,11 @@ def is_barrier(opcode: str) -> bool:
 def is_warp_level(opcode: str) -> bool:
     """Do the lanes of a warp run this instruction together?"""
     return opcode.startswith(MASKED + WHOLE_WARP)
+
+
+def is_group_level(opcode: str) -> bool:
+    """Do the four warps of a warp group run this instruction together?"""
+    return opcode.startswith(_WHOLE_GROUP)
 
 
 def names_members(opcode: str) -> bool:

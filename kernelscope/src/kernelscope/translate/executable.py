@@ -37,6 +37,7 @@ class Executable:
         self.shared_bytes = 0
         self.shared_places: dict[str, tuple[int, Variable]] = {}
         self.dynamic_names: list[str] = []
+        self.dynamic_alignment = 16  # of the shared memory whose size a launch gives
         self.parameters = function.parameters
         self.parameter_offsets, self.parameter_bytes = lay_out(function.parameters)
         self.functions = program.memory.functions  # a function's address is its number here
@@ -100,6 +101,7 @@ class Executable:
         if variable.size == 0:
             if variable.name not in self.dynamic_names:
                 self.dynamic_names.append(variable.name)
+            self.dynamic_alignment = max(self.dynamic_alignment, align)
             return ("dynamic", align)
         if variable.name not in self.shared_places:
             gap = SHARED_RED_ZONE if self.program.build == "debug" and self.shared_bytes else 0

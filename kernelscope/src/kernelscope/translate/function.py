@@ -23,6 +23,7 @@ from ..budget import check_budget
 from ..errors import UnsupportedInstruction, UnsupportedKernel
 from ..isa.special_registers import is_special
 from . import control_flow as flow
+from .bulk_copies import check_register_count
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .instructions import Decoder
 from .operand_forms import check_operands
@@ -301,6 +302,9 @@ class Instance:
             return Terminator("exit", last)
         if root == "trap":
             return Terminator("trap", last)
+        if root == "setmaxnreg":
+            check_register_count(last)
+            return Terminator("registers", last, fall=self.key(end), action=self)
         parts = last.opcode.split(".")
         kind = "cluster_wait" if "cluster" in parts else "call" if root == "call" else "barrier"
         if "red" in parts and getattr(last.operands[0], "name", "_") == "_":
@@ -405,6 +409,16 @@ class Instance:
             if line:
                 return f"{kernel.describe_own(line)} (in {kernel.describe_line(at.position)})"
         return kernel.describe_position(instruction)
+
+    def where_called(self, instruction: Instruction | None) -> str:
+        """where(), and the line of the call that led into a function of the kernel's own file."""
+        position = instruction.position if instruction is not None else None
+        outer = position.inlined_at if position is not None else None
+        line = self.call_line(self.line(instruction))
+        while outer is not None and outer.file == position.file:
+            line, outer = outer.line, outer.inlined_at
+        text = self.where(instruction)
+        return f"{text}, called at line {line}" if line else text
 
     def complaint(self, instruction: Instruction, why: str) -> str:
         """Why an instruction cannot be simulated, and what to do about it."""

@@ -16,21 +16,20 @@ from ..addresses import LOCAL_WINDOW, SHARED_WINDOW
 from ..errors import UnsupportedInstruction
 from ..isa.narrow import VIDEO_ROWS, select_part, select_parts
 from ..isa.table import DTYPE, lookup
-from .matrix_instructions import MatrixLines
 from .memory_instructions import SPACES, memory_space
 from .operands import code_of, type_of
+from .warpgroup_instructions import WarpGroupLines
 
 # Nothing is left to do; bar: bar.warp, whose lanes are together here.
 NOTHING = """
-    membar fence prefetch prefetchu pmevent discard applypriority setmaxnreg griddepcontrol brkpt
-    bar
+    membar fence prefetch prefetchu pmevent discard applypriority griddepcontrol brkpt bar
 """.split()
 # These are the same for signed and unsigned operands, and registers are kept unsigned.
 WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
-class Decoder(MatrixLines):
+class Decoder(WarpGroupLines):
     """Translates the instructions of one function instance to lines of Python.
 
     A method `_name` translates the instructions called `name`; the operation table has the rest.

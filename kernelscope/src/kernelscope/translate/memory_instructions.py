@@ -16,6 +16,7 @@ from kernelscope.ptx.syntax import (
 
 from ..errors import UnsupportedInstruction
 from ..isa import atomics
+from .bulk_copies import bulk_line
 from .operand_forms import VECTORS
 from .operands import OperandText, code_of, type_of
 
@@ -227,10 +228,10 @@ class MemoryLines(OperandText):
         if parts[:4] == ["cp", "async", "mbarrier", "arrive"]:
             counted = str("noinc" in parts)
             return self.mbarrier(instruction, "follow_copies", instruction.operands[0], counted)
-        if parts[:4] == ["cp", "async", "bulk", "prefetch"] and "tensor" not in parts:
+        if "bulk" in parts:
             self.need(90)
-            return "pass"
-        if parts[:2] != ["cp", "async"] or "bulk" in parts:
+            return bulk_line(self, instruction)
+        if parts[:2] != ["cp", "async"]:
             raise UnsupportedInstruction(f"{instruction.opcode}: only cp.async")
         if "commit_group" in parts:
             return "c.copies.commit()"

@@ -13,7 +13,7 @@ A form is a text such as "=T address b64?", one word for each operand in the ord
 KIND is a PTX type; T stands for the instruction's last one. Registers are told apart as predicates
 and others; their widths are not compared, as in ld, st and cvt, where they may differ. A word with
 `?` may be missing; `...` stands for anything; `hint?` for the policy of an opcode that says
-.L2::cache_hint.
+.L2::cache_hint, `mask?` for the blocks of one that says .multicast::cluster.
 
 The operation table has the forms of its rows, FORMS those of all other instructions: their names
 are the leading words of an opcode, the longest counts.
@@ -22,6 +22,7 @@ are the leading words of an opcode, the longest counts.
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from kernelscope.ptx.syntax import (
@@ -39,7 +40,7 @@ from kernelscope.ptx.syntax import (
 )
 
 from ..errors import UnknownInstruction, UnsupportedInstruction
-from ..isa.matrix import multiplication, transfer
+from ..isa.matrix import group_multiplication, multiplication, transfer
 from ..isa.narrow import VIDEO_ROWS
 from ..isa.special_registers import CLOCKS, is_special
 from ..isa.table import DTYPE, lookup
@@ -99,8 +100,27 @@ FORMS = {
     **dict.fromkeys(("cp.async.commit_group", "cp.async.wait_all"), ""),
     "cp.async.wait_group": "number",
     "cp.async.mbarrier.arrive": "address",
+    "cp.async.bulk.shared::cluster.global": "address address u32 address mask? hint?",
+    "cp.async.bulk.shared::cta.global": "address address u32 address hint?",
+    "cp.async.bulk.shared::cluster.shared::cta": "address address u32 address",
+    "cp.async.bulk.global.shared::cta": "address address u32 hint?",
+    "cp.async.bulk.commit_group": "",
+    "cp.async.bulk.wait_group": "number",
     "cp.async.bulk.prefetch.L2": "address u32 hint?",
-    **dict.fromkeys(("cp", "cp.async.bulk", "cp.async.bulk.prefetch.tensor"), "..."),  # no more
+    "cp.reduce.async.bulk.shared::cluster.shared::cta": "address address u32 address",
+    "cp.reduce.async.bulk.global.shared::cta": "address address u32 hint?",
+    **{
+        f"cp.{name.format(axes)}": form.format(axes)
+        for name, form in (
+            ("async.bulk.tensor.{}d.shared::cluster.global", "address box{} address mask? hint?"),
+            ("async.bulk.tensor.{}d.shared::cta.global", "address box{} address hint?"),
+            ("async.bulk.tensor.{}d.global.shared::cta", "box{} address hint?"),
+            ("async.bulk.prefetch.tensor.{}d.L2.global", "box{} hint?"),
+            ("reduce.async.bulk.tensor.{}d.global.shared::cta", "box{} address hint?"),
+        )
+        for axes in range(1, 6)
+    },
+    "cp": "...",  # no more
     # mbarrier objects
     "mbarrier.init": "address u32",
     "mbarrier.inval": "address",
@@ -116,6 +136,9 @@ FORMS = {
     "wmma.mma": "=list list list list",
     "wmma.load": "=list address u32?",
     "wmma.store": "address list u32?",
+    "wgmma.mma_async": "=list tile b64 pred sign? sign? flag? flag?",
+    **dict.fromkeys(("wgmma.fence", "wgmma.commit_group"), ""),
+    "wgmma.wait_group": "number",
     "ldmatrix": "=list address",
     "stmatrix": "address list",
     "movmatrix": "=b32 b32",
@@ -131,15 +154,24 @@ WORDS = {
     **dict.fromkeys(("part1", "part2", "part4"), "a value of 32 bits, or a part of one"),
     "signed": "a value of 32 bits",
     "list": "registers in braces",
+    "tile": "registers in braces or a matrix descriptor of 64 bits",
+    "sign": "1 or -1",
+    "flag": "0 or 1",
     "halves": "two values of 64 bits in braces",
     "barrier": "the number of a barrier, 0 to 15",
     "count": "a number of threads",
+    **{f"box{axes}": f"a tensor map and {axes} coordinates in brackets" for axes in range(1, 6)},
 }
 # A form's word for a register, as a result or a source -> whether it is a predicate.
 _IS_PREDICATE = {mark + kind: kind == "pred" for mark in ("", "=") for kind in DTYPE}
+IM2COL = (
+    "the im2col mode of tensor maps is not simulated; in tile mode, copy a box for each position "
+    "of the filter"
+)
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _NO_MEANING = ("aligned", "cta")  # words of an opcode between those that FORMS names
 _CHECKED = {"mma": multiplication, "wmma.mma": multiplication}
+_CHECKED["wgmma.mma_async"] = group_multiplication
 _CHECKED |= {"wmma.load": transfer, "wmma.store": transfer}
 _SYMBOL_BYTES = (4, 8)  # widths of an address
 _PART_BYTES = (1, 2, 4, 8)  # of an item of {a, b}
@@ -161,6 +193,8 @@ Registers = Mapping[str, str]  # name -> type, of those that a function declares
 @lru_cache(maxsize=1 << 12)
 def forms_of(opcode: str) -> tuple[Form, ...]:
     """The forms of an opcode. Raises UnsupportedInstruction for one that is not known."""
+    if any(part.startswith("im2col") for part in opcode.split(".")):
+        raise UnsupportedInstruction(IM2COL)
     name = _name(opcode)
     try:
         if not name:
@@ -172,7 +206,8 @@ def forms_of(opcode: str) -> tuple[Form, ...]:
     except UnknownInstruction as error:
         raise UnsupportedInstruction(str(error)) from None
     hint = "b64" if "L2::cache_hint" in opcode else ""
-    text = FORMS[name].replace("hint?", hint)
+    mask = "u16" if "multicast::cluster" in opcode else ""
+    text = FORMS[name].replace("hint?", hint).replace("mask?", mask)
     if "T" in text:
         text = text.replace("T*", f"T*{_count(opcode)}")
         text = text.replace("T", _last_type(opcode, name, "T*" in text))
@@ -312,10 +347,18 @@ def fits(operand, word: str, registers: Registers) -> bool:
             return any(_is_source(operand, kind, registers) for kind in ("u32", "pred"))
         case "halves":
             return isinstance(operand, Vector) and _is_source(operand, "b128", registers)
-        case "list":
+        case "sign":
+            return operand in (Immediate(1), Immediate(-1))
+        case "flag":
+            return operand in (Immediate(0), Immediate(1))
+        case "tile" if not isinstance(operand, Vector):
+            return _is_source(operand, "b64", registers)
+        case "list" | "tile":
             return all(_is_item(one, "b64", registers) for one in _items(operand))
         case "part1" | "part2" | "part4" | "signed":
             return _is_part(operand, word, registers)
+        case "box1" | "box2" | "box3" | "box4" | "box5":
+            return _is_box(operand, int(word[3:]), registers)
     if word[-1] == "^":
         is_clock = isinstance(operand, Register) and operand.name in CLOCKS
         return is_clock or _is_source(operand, word[:-1], registers)
@@ -412,6 +455,15 @@ def _is_address(operand, registers: Registers) -> bool:
         return False
     kind = registers.get(operand.base.name) if isinstance(operand.base, Register) else None
     return kind is None or kind[0] in "bus" and TYPE_BYTES[kind] in _SYMBOL_BYTES
+
+
+def _is_box(operand, axes: int, registers: Registers) -> bool:
+    """A tensor map's address with coordinates: `[map, {x, y}]`."""
+    if not isinstance(operand, Address) or len(operand.extra) != axes:
+        return False
+    coordinates = (one for one in operand.extra if isinstance(one, Register | Immediate))
+    good = sum(_is_source(one, "s32", registers) for one in coordinates)
+    return good == axes and _is_address(replace(operand, extra=()), registers)
 
 
 def _is_part(operand, word: str, registers: Registers) -> bool:

@@ -117,7 +117,7 @@ class InFlight(Observer):
             self._groups.append(self._copying)
             self._copying = None
             self._wait(0)
-        elif opcode.startswith("cp.async") and self._copying is None:
+        elif opcode.startswith(("cp.async.ca", "cp.async.cg")) and self._copying is None:
             self._copying = self.length
 
     def _use(self, read: set[str]) -> None:

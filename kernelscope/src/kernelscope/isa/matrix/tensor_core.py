@@ -6,14 +6,15 @@ operands added, not of the normalised product) give the largest one; every term 
 toward zero, or rounded to the nearest .f16. This is what Fasi, Higham, Mikaitis and Pranesh,
 "Numerical behavior of NVIDIA tensor cores" (PeerJ Computer Science 7:e330, 2021) find, and the
 number of bits and the size of groups are those of Xie et al., "MMA-Sim: Bit-Accurate Reference
-Model of Tensor Cores and Matrix Cores" (arXiv:2511.10909): `SM_90` and `SM_80` below. Zeros align
-nothing, and a sum of zero is positive.
+Model of Tensor Cores and Matrix Cores" (arXiv:2511.10909): `SM_90`, `SM_80` and `WGMMA_FLOAT8`
+below. Zeros align nothing, and a sum of zero is positive.
 
 Integers are exact and wrap or clamp at the end; .f64 is a chain of fused multiply-adds. Where
 ptxas makes several instructions, their sums follow one another: see Multiplication.
 
 `SM_90` computes the bits of an H200 for each product that `kernelscope.differential` tries (22
-November 2026; tests/differential has their checksums). `SM_80` has not been compared with a GPU.
+November 2026; tests/differential has their checksums). `SM_80` and `WGMMA_FLOAT8` have not been
+compared with a GPU.
 """
 
 from dataclasses import dataclass, field
@@ -25,10 +26,10 @@ from ..float64 import fma_f64
 from ..narrow.float8 import widen as widen_float8
 
 LEAST = -126  # exponent of a sum of zero
-_NEVER = -10000  # exponent of a zero operand: its products align nothing
+NEVER = -10000  # exponent of a zero operand: its products align nothing
 _U32 = np.uint32
 _TF32 = _U32(0xFFFFE000)
-_LEAST = {"f16": -14, "bf16": -126, "tf32": -126, "f32": -126, "e4m3": -6, "e5m2": -14}
+LEAST_OF = {"f16": -14, "bf16": -126, "tf32": -126, "f32": -126, "e4m3": -6, "e5m2": -14}
 _RAW = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _BLOCK = 1 << 16  # products at a time: what the cache holds
 
@@ -40,7 +41,8 @@ class Accumulation:
     fraction_bits: kept of each term, below the largest exponent; group_bytes: operand bytes of a
     row that are summed at once (32 bytes are 16 numbers of .f16, 8 of .tf32); rounding: of a sum to
     .f32, "rz" or "rn"; overflow_to_infinity: of a sum from 2^128 on, else the largest number;
-    zeros_align: a zero counts with the least exponent of its type, else it aligns nothing.
+    zeros_align: a zero counts with the least exponent of its type, else it aligns nothing;
+    result_bits: of the fraction of a sum in .f32 that is cut, the others are zero.
     """
 
     fraction_bits: int = 25
@@ -48,9 +50,11 @@ class Accumulation:
     rounding: str = "rz"
     overflow_to_infinity: bool = True
     zeros_align: bool = False
+    result_bits: int = 23
 
 
 SM_90 = Accumulation()
+WGMMA_FLOAT8 = Accumulation(fraction_bits=13, result_bits=13)  # of wgmma with 8-bit floats
 SM_80 = Accumulation(fraction_bits=24, group_bytes=16)
 
 
@@ -84,9 +88,9 @@ def decode(raw: np.ndarray, kind: str, model: Accumulation = SM_90) -> Numbers:
         return Numbers(value, np.zeros(0, np.int16), False)
     bits = value.view(np.int64) >> 52 & 0x7FF
     special = bool((bits == 0x7FF).any())
-    exponent = np.maximum(bits - 1023, _LEAST[kind])
+    exponent = np.maximum(bits - 1023, LEAST_OF[kind])
     if not model.zeros_align:
-        exponent = np.where(value == 0, _NEVER, exponent)
+        exponent = np.where(value == 0, NEVER, exponent)
     return Numbers(value, exponent.astype(np.int16), special)
 
 
@@ -149,7 +153,7 @@ def _multiply(form, a: Numbers, b: Numbers, c: np.ndarray, model: Accumulation) 
             with np.errstate(invalid="ignore", over="ignore"):
                 products = left[:, part] * right[:, part]
             odd = special or total.special
-            bits = _sum_group(products, exponent[:, part], total, target, odd, model)
+            bits = sum_group(products, exponent[:, part], total, target, odd, model)
             total = decode(bits, target, model) if first + group < k else total
         return bits
 
@@ -174,7 +178,7 @@ def _halves(bits: np.ndarray) -> np.ndarray:
     return np.where(bits & _U32(0x7FFFFFFF) > _U32(0x7F800000), np.uint16(0x7FFF), near)
 
 
-def _sum_group(products, exponent, total: Numbers, kind: str, special: bool, model) -> np.ndarray:
+def sum_group(products, exponent, total: Numbers, kind: str, special: bool, model) -> np.ndarray:
     """(warps, sums) bits of `kind`: the sum so far and the products, (warps, group, sums)."""
     start, least = total.value, np.maximum(total.exponent, LEAST)
     if special:
@@ -210,7 +214,7 @@ def _round(exact: np.ndarray, kind: str, model: Accumulation) -> np.ndarray:
     bits &= np.where(bits == _U32(1 << 31), _U32(0), ~_U32(0))
     if model.overflow_to_infinity and (np.abs(exact) >= 2.0**128).any():
         bits = np.where(np.abs(exact) >= 2.0**128, near.view(_U32), bits)
-    return bits.astype(_U32)
+    return bits.astype(_U32) & ~_U32((1 << 23 - model.result_bits) - 1)
 
 
 def _special_bits(known: np.ndarray, kind: str) -> np.ndarray:

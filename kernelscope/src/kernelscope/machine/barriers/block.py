@@ -241,26 +241,32 @@ class Barriers:
 
     def describe_deadlock(self) -> str:
         """Who waits where, in the first block (or cluster of blocks) that does not get on."""
-        lanes = self.lanes
-        cluster_of_place = self.cluster.of_block[lanes.block_of_place]
-        first = cluster_of_place[self.waiting[0].places[0]]
-        parts = []
-        for w in self.waiting:
-            mine = w.places[cluster_of_place[w.places] == first]
-            if mine.size:
-                number = int(w.number[np.isin(w.places, mine)][0])
-                thread = lanes.thread_text(lanes.at(mine[:1]))
-                where = w.instance.where(w.instruction)
-                name = "the cluster's" if number == CLUSTER_BARRIER else f"barrier {number}"
-                count = f" for {w.expected} threads" if w.expected is not None else ""
-                waits = "threads wait" if mine.size > 1 else "thread waits"
-                parts.append(f"{mine.size} {waits} at {where} ({name}{count}; first: {thread})")
+        first = self.lanes.block_of_place[self.waiting[0].places[0]]
+        parts = self.describe(self.cluster.together_with(first))
         return (
-            f"{lanes.kernel.name} hangs at a barrier that never completes: "
+            f"{self.lanes.kernel.name} hangs at a barrier that never completes: "
             + "; ".join(parts)
             + ". Not all threads that it waits for arrive there: move the barrier out of the "
             "branch or loop that only some of them take"
         )
+
+    def describe(self, blocks: np.ndarray) -> list[str]:
+        """Who waits at a barrier in these blocks of the chunk."""
+        lanes, parts = self.lanes, []
+        for w in self.waiting:
+            mine = w.places[np.isin(lanes.block_of_place[w.places], blocks)]
+            if not mine.size:
+                continue
+            number = int(w.number[np.isin(w.places, mine)][0])
+            thread = lanes.thread_text(lanes.at(mine[:1]))
+            where = w.instance.where_called(w.instruction)
+            name = "the cluster's" if number == CLUSTER_BARRIER else f"barrier {number}"
+            count = f" for {w.expected} threads" if w.expected is not None else ""
+            arrived = self.arrived.get((int(lanes.block_of_place[mine[0]]), number), 0)
+            count += f", {arrived} more have arrived" if arrived else ""
+            waits = "threads wait" if mine.size > 1 else "thread waits"
+            parts.append(f"{mine.size} {waits} at {where} ({name}{count}; first: {thread})")
+        return parts
 
 
 def is_plain(instruction: Instruction) -> bool:

@@ -16,9 +16,9 @@ from kernelscope.events import PhaseUse
 from kernelscope.ptx.syntax import Instruction
 from kernelscope.translate.control_flow import LANE
 
-from ...addresses import CLUSTER_SHIFT
 from ...errors import SimulatorError
 from ..access import Memory
+from ..copy_engine.arrivals import Arrivals
 from ..lanes import ChunkLanes
 from ..memory import spread
 from ..reports import Reports
@@ -86,8 +86,9 @@ class Mbarriers:
 
     following: arrivals that wait for copies (cp.async.mbarrier.arrive). They come in, with the
     data, when somebody asks for the phase: a kernel that reads without waiting finds the old bytes.
-    use: what the last instruction did, for observers; unmet: (index, address in its block) of an
-    mbarrier that a lane has lately waited for in vain.
+    use: what the last instruction did, for observers. awaited: (places,) the word of the mbarrier
+    that each lane has lately asked in vain, or -1; parities: the phase that it asked for; asked_at:
+    the number in `sites` of (function instance, instruction) where it asked.
     """
 
     def __init__(
@@ -95,14 +96,18 @@ class Mbarriers:
         lanes: ChunkLanes,
         memory: Memory,
         copies: AsyncCopies,
+        arrivals: Arrivals,
         scheduler: Scheduler,
         reports: Reports,
     ):
-        self.lanes, self.memory, self.copies = lanes, memory, copies
+        self.lanes, self.memory, self.copies, self.arrivals = lanes, memory, copies, arrivals
         self.scheduler, self.reports = scheduler, reports
         self.following: list[_Following] = []
         self.use: PhaseUse | None = None
-        self.unmet: tuple[int, int] | None = None
+        self.awaited = np.full(lanes.count, -1)
+        self.parities = np.zeros(lanes.count, np.int8)
+        self.asked_at = np.zeros(lanes.count, np.int32)
+        self.sites: list[tuple[object, Instruction]] = []
 
     @property
     def words(self) -> np.ndarray:
@@ -127,15 +132,22 @@ class Mbarriers:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         chosen = np.arange(address.size) if valid is None else np.nonzero(valid)[0]
         index = index[chosen]
+        if ready:
+            good = self.are_ready(index, self.lanes.R[LANE][chosen], ins)
+            if not good.all():
+                index, chosen = index[good], chosen[good]
+        return index, chosen
+
+    def are_ready(self, index: np.ndarray, lanes: np.ndarray, ins: Instruction) -> np.ndarray:
+        """(n,) bool: which words are initialised mbarriers; lanes of others are reported."""
         raw = self.words[index] & _READY == 0
-        if ready and raw.any():
+        if raw.any():
             text = (
                 "uses an mbarrier that is not initialised. Let one thread initialise it, and put a "
                 "barrier such as __syncthreads() behind that"
             )
-            self.complain("uninitialised-read", text, ins, self.lanes.R[LANE][chosen[raw]])
-            index, chosen = index[~raw], chosen[~raw]
-        return index, chosen
+            self.complain("uninitialised-read", text, ins, lanes[raw])
+        return ~raw
 
     def complain(self, kind: str, what: str, ins: Instruction, lanes=None) -> None:
         """Report a misuse; raise where no observer goes on. lanes: their ids, None: the running."""
@@ -243,10 +255,13 @@ class Mbarriers:
         phase = spread(phase, lanes)[chosen]
         parity = (phase & phase.dtype.type(1)).astype(np.int64) if by_parity else parity_of(phase)
         passed = parity_of(self.words[index]) != parity
+        if self.arrivals.pending and not passed.all():
+            # Only for who finds the phase not complete: another one may have asked too early.
+            self.land_arrivals(index[~passed])
+            passed = parity_of(self.words[index]) != parity
         self.note(chosen, parity, passed)
+        self.note_waiting(chosen, index, parity, passed, ins)
         if not passed.all():
-            first = int(np.argmin(passed))
-            self.unmet = int(index[first]), int(spread(address, lanes)[chosen[first]])
             self.scheduler.polls = self.scheduler.patience
         result = np.ones(lanes, bool)
         result[chosen] = passed
@@ -279,11 +294,48 @@ class Mbarriers:
                 self.update(arrival.index, one, 0 * one, 0 * one, arrival.instruction, lanes)
         self.following = kept
 
+    def land_arrivals(self, index: np.ndarray) -> None:
+        """Bulk copies arrive that these mbarriers wait for, and their bytes are complete there."""
+        for arrival in self.arrivals.land(np.unique(index)):
+            none = np.zeros(arrival.mbarrier.size, np.int64)
+            added = none - arrival.size
+            self.update(arrival.mbarrier, none, none, added, arrival.instruction, arrival.lanes)
+
     # -- phases that never complete -------------------------------------------------------------
-    def describe_wait(self) -> str:
-        """Describe the pending arrivals and bytes of the mbarrier in `unmet`."""
-        index, address = self.unmet
-        pending, expected, waiting, _ = (int(x) for x in unpack_state(self.words[index]))
-        place = self.memory.describe_shared(address & (1 << CLUSTER_SHIFT) - 1)[2]
+    def note_waiting(self, chosen, index, parity, passed, ins: Instruction) -> None:
+        """Remember which lanes have asked in vain, and forget those that pass."""
+        places = self.lanes.all_places()[chosen]
+        self.awaited[places] = np.where(passed, -1, index)
+        if passed.all():
+            return
+        site = self.reports.block.instance, ins
+        if site not in self.sites:
+            self.sites.append(site)
+        self.parities[places] = parity
+        self.asked_at[places] = self.sites.index(site)
+
+    def describe(self, places: np.ndarray) -> list[str]:
+        """Who of these lanes waits for which phase of an mbarrier, and what is pending there."""
+        mine = places[self.awaited[places] >= 0]
+        keys = np.stack([self.asked_at[mine], self.awaited[mine], self.parities[mine]], axis=1)
+        found, parts = np.unique(keys, axis=0, return_inverse=True), []
+        for number, (site, index, parity) in enumerate(found[0].tolist()):
+            lanes = self.lanes.at(mine[found[1].ravel() == number])
+            instance, instruction = self.sites[site]
+            parts.append(
+                f"{self.lanes.who(lanes)} at {instance.where_called(instruction)} for the end of a phase "
+                f"of parity {parity}: {self.describe_phase(index)}"
+            )
+        return parts
+
+    def describe_phase(self, index: int) -> str:
+        """What an mbarrier waits for: the pending arrivals and bytes of its phase."""
+        pending, expected, waiting, parity = (int(x) for x in unpack_state(self.words[index]))
+        stride = self.memory.cluster.shared_stride
+        place = self.memory.describe_shared(8 * index % stride)[2]
         text = f"the mbarrier at {place} waits for {pending} of {expected} arrivals"
-        return f"{text} and {waiting} bytes" if waiting else text
+        if waiting:
+            text += f" and {waiting} bytes"
+        if waiting < 0:
+            text += " (more were copied than it expects)"
+        return f"{text} of its phase of parity {parity}"

@@ -4,6 +4,9 @@ All warps that run are computed at once. Registers arrive as arrays over the act
 scalars; a fragment's bits are (warps, 32 * elements) arrays, lane by lane.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from kernelscope.addresses import WINDOWS
 from kernelscope.events import Fragment, MatrixProduct
@@ -34,18 +37,27 @@ def _fragment(name: str, layout: Layout, values: np.ndarray) -> Fragment:
     return Fragment(name, layout.kind, rows, columns, row, column, register, values)
 
 
+def _product(form: Multiplication, warps, left: Numbers, right: Numbers, sums, result):
+    """A product as observers see it."""
+    values = left.value, right.value, widen(sums, form.c.kind), widen(result, form.d.kind)
+    layouts = form.a, form.b, form.c, form.d
+    found = zip("ABCD", layouts, values, strict=True)
+    return MatrixProduct(form.shape, warps, tuple(_fragment(*one) for one in found))
+
+
 class Matrices:
     """The matrix instructions of a chunk.
 
     operands: fragments of A and B that were decoded last, with the registers they come from;
-    checked, rows: what was found for the lanes that ran last; product: the last one, for observers.
+    checked, rows: what was found for the lanes that ran last; product: makes the last one for
+    observers.
     """
 
     def __init__(self, lanes: ChunkLanes, memory: Memory, reports: Reports):
         self.lanes, self.memory, self.reports = lanes, memory, reports
         self.operands: dict[tuple, tuple[tuple, Numbers]] = {}
         self.checked: tuple = (None, 0)
-        self.product: tuple | None = None
+        self.product: Callable[[], MatrixProduct] | None = None
         self.rows: dict[int, tuple] = {}
 
     # -- warps ----------------------------------------------------------------------------------
@@ -112,18 +124,13 @@ class Matrices:
         result = multiply(form, left, right, sums, SM_90)
         if self.reports.observers:
             warps = self.lanes.R[LANE] >> 5
-            self.product = form, warps[np.diff(warps, prepend=-1) > 0], left, right, sums, result
+            warps = warps[np.diff(warps, prepend=-1) > 0]
+            self.product = partial(_product, form, warps, left, right, sums, result)
         return self.scatter(result, form.d, place)
 
     def last_product(self) -> MatrixProduct | None:
         """The last product as observers see it."""
-        if self.product is None:
-            return None
-        form, warps, left, right, sums, result = self.product
-        values = left.value, right.value, widen(sums, form.c.kind), widen(result, form.d.kind)
-        layouts = form.a, form.b, form.c, form.d
-        found = zip("ABCD", layouts, values, strict=True)
-        return MatrixProduct(form.shape, warps, tuple(_fragment(*one) for one in found))
+        return self.product() if self.product is not None else None
 
     def operand(self, registers: tuple, layout: Layout, count: int, place) -> Numbers:
         """A fragment of A or B as numbers; several products in a row often share one."""

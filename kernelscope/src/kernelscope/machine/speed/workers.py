@@ -61,6 +61,8 @@ def are_independent(kernel) -> bool:
         return False
     functions = kernel.module.functions
     opcodes = {i.opcode for name in names & functions.keys() for i in functions[name].body}
+    if any(one.startswith("cp.reduce.") and ".global." in one for one in opcodes):
+        return False
     global_ones = (one for one in opcodes if not any(space in one for space in _OWN))
     return not any(looks_at_others(one) or one.startswith("red.") for one in global_ones)
 

@@ -11,20 +11,31 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-from kernelscope.events import Access, InstructionEvent, Launch, MachineView, Observer
+from kernelscope.events import (
+    Access,
+    AsyncOperation,
+    InstructionEvent,
+    Launch,
+    MachineView,
+    Observer,
+)
 from kernelscope.ptx.source_module import SourceModule
+from kernelscope.ptx.syntax import Instruction
 
 from .atomics import INCREMENT, JOINED, served_apart, wavefronts_of_a_pass
 from .line_table import KernelLines, LineTable
 from .merging import Merge, merges_of
 from .patterns import Pattern, TouchedBytes
-from .traffic import Lanes, count_copied_pieces
+from .traffic import PIECE_BYTES, SECTOR_BYTES, Lanes, count_copied_pieces, pieces_of_runs
 
 DESCRIPTIONS = {
     "instructions": "instructions executed, once for each warp with an active lane",
     "thread_instructions": "instructions executed, once for each active lane",
     "ffma_thread_instructions": "float32 fused multiply-adds, once for each active lane",
-    "tensor_instructions": "tensor-core instructions of sm_90 for mma and wmma, once for each warp",
+    "tensor_instructions": "tensor-core instructions of sm_90 for mma, wmma and wgmma, once for "
+    "each warp",
+    "wgmma_shared_bytes": "bytes of the tiles that wgmma reads from shared memory, once for each "
+    "warp group: no shared requests",
     "global_load_requests": "warp-level loads from global memory",
     "global_load_sectors": "distinct 32-byte sectors of each load request, added up",
     "global_store_requests": "warp-level stores to global memory",
@@ -40,6 +51,11 @@ DESCRIPTIONS = {
     "local_load_requests": "warp-level loads from local memory, of the PTX: no spilled registers",
     "local_store_requests": "warp-level stores to local memory, of the PTX: no spilled registers",
     "async_copy_requests": "warp-level cp.async: each is a global load too, but no shared store",
+    "bulk_copy_requests": "bulk copies and reductions issued (cp.async.bulk, TMA)",
+    "bulk_load_bytes": "bytes of global memory that these read: a multicast once, no fills",
+    "bulk_load_sectors": "distinct 32-byte sectors of each of these copies, added up",
+    "bulk_store_bytes": "bytes of global memory that bulk copies and reductions write",
+    "bulk_store_sectors": "distinct 32-byte sectors of each of these, added up",
     "cluster_shared_requests": "warp-level accesses by way of the cluster: no shared requests",
     "atomic_requests": "warp-level atomics and reductions, global and shared",
     "global_atomic_requests": "warp-level atomics and reductions on global memory",
@@ -68,8 +84,10 @@ def tensor_instructions(parts: list[str]) -> int:
 
     One computes 16 x 8 sums or fewer: wmma.m16n16k16 is two. Products of 8-bit floats are split
     along k in two, since mma has no unit for them on sm_90. (Seen in the machine code of ptxas
-    13.0.)
+    13.0.) A wgmma is one for each of its four warps, whatever its shape.
     """
+    if parts[:2] == ["wgmma", "mma_async"]:
+        return 1
     if parts[0] not in ("mma", "wmma") or parts[0] == "wmma" and parts[1] != "mma":
         return 0
     shape = next(filter(None, map(_SHAPE.match, parts)), None)
@@ -273,11 +291,7 @@ class Counters(Observer):
 
     # -- instructions ---------------------------------------------------------------------------
     def instruction(self, event: InstructionEvent) -> None:
-        rows = self._current.rows
-        row = rows.get(id(event.instruction))
-        if row is None:
-            row = _Row(event.instruction, event.line, self._current)
-            rows[id(event.instruction)] = row
+        row = self._row(event.instruction, event.line)
         lanes = self._cut(event.lanes)
         row.executions += lanes.warps
         row.threads += lanes.size
@@ -288,6 +302,39 @@ class Counters(Observer):
                 self._access(row, access)
         if event.taken is not None and np.ndim(event.taken):
             row.counts["divergent_branches"] += lanes.mixed(event.taken)
+
+    def async_issued(self, operation: AsyncOperation, machine: MachineView) -> None:
+        """Count a bulk copy's global memory, and what wgmma reads of shared memory.
+
+        A further block of a multicast reads nothing.
+        """
+        row = self._row(operation.instruction, operation.line)
+        if operation.completion == "wgmma_group":
+            read = sum(access.address.size * access.size for access in operation.accesses)
+            row.counts["wgmma_shared_bytes"] += read
+            return
+        if operation.completion not in ("mbarrier", "bulk_group"):
+            return
+        kinds = {access.kind for access in operation.accesses}
+        row.counts["bulk_copy_requests"] += "load" in kinds
+        for access in operation.accesses:
+            if access.space == "global":
+                way, how = ("load", "read") if access.kind == "load" else ("store", "written")
+                address = pieces_of_runs(access.address, access.size)
+                size = min(access.size, PIECE_BYTES)
+                row.counts[f"bulk_{way}_bytes"] += size * address.size
+                row.counts[f"bulk_{way}_sectors"] += np.unique(address // SECTOR_BYTES).size
+                self._bytes.touch(row.line, how, address, size)
+                if access.kind == "atomic":
+                    self._bytes.touch(row.line, "read", address, size)
+
+    def _row(self, instruction: Instruction, line: int) -> _Row:
+        """The counts of an instruction."""
+        rows = self._current.rows
+        row = rows.get(id(instruction))
+        if row is None:
+            row = rows[id(instruction)] = _Row(instruction, line, self._current)
+        return row
 
     def _cut(self, lanes: np.ndarray) -> Lanes:
         if self._lanes is None or self._lanes.lanes is not lanes:

@@ -13,6 +13,7 @@ from ...errors import UnknownNameError
 _SHOWN = (
     ("instructions", "instructions", None),
     ("tensor cores", "tensor_instructions", None),
+    ("wgmma bytes", "wgmma_shared_bytes", None),
     ("global loads x sectors", "global_load_requests", "global_load_sectors"),
     ("global stores x sectors", "global_store_requests", "global_store_sectors"),
     ("shared loads x wavefronts", "shared_load_requests", "shared_load_wavefronts"),

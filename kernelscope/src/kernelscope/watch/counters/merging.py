@@ -19,7 +19,7 @@ _CAP = 1 << 16  # alignments are powers of two up to this one
 _NOT_FOLLOWED = 64  # a chain of `base + constant` definitions is followed at most so far
 _SPLITS = """
     bra brx call ret exit trap bar barrier membar fence cp mbarrier nanosleep griddepcontrol
-    ldmatrix stmatrix wmma
+    ldmatrix stmatrix wmma wgmma
 """.split()
 _ADDS = ("add", "sub")
 

@@ -109,6 +109,11 @@ class TouchedBytes:
                 self._mark(line, how, address + np.uint64(delta & (2**64 - 1)), size)
         pattern.touched.clear()
 
+    def touch(self, line: int, how: str, address: np.ndarray, size: int) -> None:
+        """Mark `size` bytes at each address, "read" or "written" by a line."""
+        if address.size:
+            self._mark(line, how, address, size)
+
     def _mark(self, line: int, how: str, address: np.ndarray, size: int) -> None:
         position = self.packed.positions(address.view(np.int64))
         touched = self.maps[line, how] = self._grown(self.maps.get((line, how), _NONE))

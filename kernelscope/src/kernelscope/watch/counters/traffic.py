@@ -16,6 +16,7 @@ import numpy as np
 SECTOR_BYTES = 32
 BANKS = 32
 WORD_BYTES = 4
+PIECE_BYTES = 16  # of a bulk copy
 
 
 class Lanes:
@@ -168,3 +169,8 @@ def _passes(address: np.ndarray, words: int) -> np.ndarray:
     found = np.bincount(bank[distinct], minlength=BANKS * rows.shape[0])
     found = found.reshape(-1, BANKS).max(1)
     return np.repeat(found, count) if alike else found
+
+
+def pieces_of_runs(address: np.ndarray, size: int) -> np.ndarray:
+    """Addresses of the pieces, of 16 bytes or fewer, of runs of `size` bytes."""
+    return (address[:, None] + np.arange(0, size, PIECE_BYTES, dtype=np.uint64)).ravel()

@@ -86,11 +86,14 @@ class LocalMemory:
     def is_part_of_copy(self, places, address, lanes, event: InstructionEvent) -> bool:
         """Does a load of a struct's byte only copy a member, or fetch what is around a bit-field?
 
-        A member that is copied is missing in the copy as well.
+        A member that is copied is missing in the copy as well. Sums of wgmma may be read for
+        nothing.
         """
         byte, value = int(address[places[0]]), event.instruction.operands[0]
         if not isinstance(value, Register):
             return False
+        if self.values.only_starts_sums(event.instruction, value.name):
+            return True
         array = holding(self.arrays.around(event), byte)
         # What is in no variable is the compiler's own copy of a struct that is passed by value.
         if array is not None and not any(byte in one for one in self.arrays.structs(event)):

@@ -9,6 +9,7 @@ from kernelscope.events import (
     CLUSTER_BARRIER,
     GRID_BARRIER,
     Access,
+    AsyncOperation,
     BarrierEvent,
     FaultEvent,
     InstructionEvent,
@@ -91,7 +92,8 @@ class Sanitizer(Observer):
     What it does not judge: an unset local variable that the compiler has replaced by a constant,
     where neither its warnings nor the source tell; what printf prints; a barrier that threads left
     the kernel before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's
-    headers; members of a struct that is passed by value, in the function that gets it; bulk copies.
+    headers; members of a struct that is passed by value, in the function that gets it; bulk copies;
+    unset sums of wgmma, where a predicate says whether it reads them.
     `pointers` says which accesses that leave their array are found inside shared and local memory.
     In global memory an index finds nothing but its own array for 32 MiB around it.
 
@@ -375,6 +377,11 @@ class Sanitizer(Observer):
         if "wait_group" in event.instruction.opcode:  # all but this number of the newest groups
             newer = int(event.instruction.operands[0].value)
         self._chunks[event.machine].shared.copies.wait(event.lanes, newer, self._tick())
+
+    def async_completed(self, operation: AsyncOperation, machine: MachineView) -> None:
+        for access in operation.accesses:
+            if access.space == "shared" and access.kind != "load":
+                self._chunks[machine].shared.deliver(access)
 
     def _check_members(self, event: InstructionEvent, traits: InstructionTraits) -> None:
         """The mask of a warp-level instruction."""

@@ -86,7 +86,7 @@ def is_fence(opcode: str) -> bool:
 
 
 def _part_of_copy(opcode: str) -> str:
-    if not opcode.startswith("cp.async."):
+    if not opcode.startswith("cp.async.") or opcode.startswith("cp.async.bulk"):
         return ""
     if "commit_group" in opcode:
         return "commit"

@@ -4,7 +4,7 @@ from collections import defaultdict
 from functools import cached_property
 
 from kernelscope.events import CallSite
-from kernelscope.ptx.registers import has_result, reads_and_writes, registers_in
+from kernelscope.ptx.registers import has_result, may_start_anew, reads_and_writes, registers_in
 from kernelscope.ptx.syntax import Function, Instruction, Module, Vector
 
 _DECIDES = ("setp", "set", "selp", "slct", "call", "atom", "red", "brx")
@@ -126,6 +126,24 @@ class Values:
     def only_copied(self, load: Instruction, name: str) -> bool:
         """Does a register of a load go to stores alone, as when a struct is copied?"""
         return all(one.opcode.startswith(("st.", "mov.")) for one in self.reached(load, name))
+
+    def only_starts_sums(self, load: Instruction, name: str) -> bool:
+        """Does a register of a load go to sums of wgmma alone, which may leave out its value?
+
+        What uses the register behind the wgmma uses its result.
+        """
+        uses, queue, seen = self.uses_in(self.function_of(load)), [name], {name}
+        while queue:
+            register = queue.pop()
+            for one in uses.get(register, ()):
+                if may_start_anew(one) and register not in registers_in(one.operands[1:]):
+                    break
+                if not one.opcode.startswith("mov."):
+                    return False
+                new = set(registers_in(one.operands[0])) - seen
+                seen |= new
+                queue.extend(new)
+        return bool(uses.get(name))
 
     def stores_of(self, load: Instruction) -> list[Instruction]:
         """Return the stores that all of what a load reads goes to; [] where it is used otherwise.

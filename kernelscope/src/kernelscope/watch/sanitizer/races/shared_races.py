@@ -9,7 +9,7 @@ from kernelscope.addresses import aligned
 from kernelscope.events import Access, MachineView
 
 from ..findings import Naming
-from .shadow import FIRST, NEVER, TIME_SHIFT, Shadow, lane_of, time_of
+from .shadow import FIRST, HOST, NEVER, TIME_SHIFT, Shadow, lane_of, time_of
 from .shared_state import Context, LaneStamps, SharedState
 
 
@@ -162,6 +162,13 @@ class SharedRaces(SharedState):
         lanes = LaneStamps(context.lanes.lane[kept], context.lanes.bits[kept], holder)
         flat = self.flat(access.address[kept].view(np.int64), lanes, context)
         self.copies.issue(flat, access.size, lanes.lane, lanes.bits)
+
+    def deliver(self, access: Access) -> None:
+        """What a bulk copy has put in place counts as written, by no thread, from here on."""
+        flat = access.address.view(np.int64) + access.block * self.stride
+        units = self.shadow.units(flat, access.size)
+        self.shadow.writer[units] = HOST
+        self.shadow.keep_values(units)
 
     def check_copies(self, access: Access, context: Context) -> None:
         """An access to what a cp.async is still copying, be it the same thread's."""

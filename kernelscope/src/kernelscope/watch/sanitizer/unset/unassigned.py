@@ -20,6 +20,7 @@ from kernelscope.ptx.debug_names import unplaced_variables, variables
 from kernelscope.ptx.registers import (
     followers,
     live_at_entry,
+    may_start_anew,
     reads_and_writes,
     registers_in,
     symbols_in,
@@ -95,7 +96,8 @@ def effect(instruction: Instruction, function: Function) -> Effect:
     kind = _kind(parts, operands, function)
     if kind == "plain":
         reads, writes = reads_and_writes(instruction)
-        in_order = dict.fromkeys((*_used(operands), *guard))
+        used = operands[1:] if may_start_anew(instruction) else operands
+        in_order = dict.fromkeys((*_used(used), *guard))
         return Effect(function, kind, tuple(writes), (), tuple(n for n in in_order if n in reads))
     if kind in ("store", "pass"):
         uses = tuple(registers_in(operands[0]))

@@ -1,0 +1,102 @@
+"""Which constants suit a problem: the tiles of 18, and the order in which blocks take them.
+
+A block stays on its multiprocessor and takes a tile of rows in each round. With equal tiles a
+third warpgroup pays; it makes tiles of 192 rows, of which fewer fit a number of blocks evenly.
+Causal tiles differ in length: taken from the longest to the shortest they end nearly together,
+head by head they find K and V in L2. The block with the most work says how long a launch takes.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+from kernelscope.errors import InputError
+
+from .problem import LARGEST_D, Device, Problem, ceil_div
+
+Constants = Mapping[str, int]
+
+CAPABILITY = (9, 0)  # the one that has wgmma
+WIDTHS = (64, 128, 192, LARGEST_D)  # of tiles, by the head dim
+THIRD = 1.28  # times as long takes a tile of keys with three warpgroups as with two
+START = 1.0  # tiles of keys that beginning and ending a tile of rows takes
+EVEN = 1.02  # head by head, where it takes at most so many times as long
+MOST_TILES = 1 << 20  # from which on blocks have equal work in any order
+# Keys from which 18 was faster than 14, whose tiles are smaller, by the width; up to 128 columns
+# also from so many queries a multiprocessor on.
+FEWEST_KEYS = {64: float("inf"), 128: 192, 192: 64, LARGEST_D: 64}
+MANY_QUERIES = 240
+
+
+def wgmma_rows(c: Constants) -> int:
+    """Query rows a block."""
+    return 64 * c["GROUPS"]
+
+
+def wgmma_bytes(c: Constants) -> int:
+    """Dynamic shared memory of a block in bytes: tiles of Q, two of K and of V; mbarriers."""
+    q_tiles = 1 if c["D"] > 192 else 2
+    tiles = wgmma_rows(c) * q_tiles + 4 * c["BC"]
+    return 2 * c["D"] * tiles + 16 * c["GROUPS"] * q_tiles + 64
+
+
+def longest_block(c: Constants, problem: Problem) -> float:
+    """Work of the block that has most of it, in tiles of keys of two warpgroups."""
+    rows, blocks = wgmma_rows(c), c["BLOCKS"]
+    tiles = ceil_div(problem.n, rows)  # of a head
+    if problem.bh * tiles > MOST_TILES:
+        return problem.bh * tiles * rows  # the fewest rows past the end
+    rounds, block = np.divmod(np.arange(problem.bh * tiles), blocks)
+    if c["LONGEST_FIRST"]:
+        block = np.where(rounds % 2, blocks - 1 - block, block)
+        at = tiles - 1 - np.arange(problem.bh * tiles) // problem.bh
+    else:
+        head, at = np.divmod(np.arange(problem.bh * tiles), tiles)
+        at = np.where(head % 2, at, tiles - 1 - at)
+    seen = (at + 1) * rows + problem.m - problem.n if problem.causal else problem.m
+    keys = np.maximum(1, -(-np.minimum(problem.m, seen) // c["BC"]))
+    work = np.bincount(block, keys + np.full(at.shape, START), blocks).max()
+    return float(work) * (THIRD if c["GROUPS"] == 3 else 1.0)
+
+
+@lru_cache(maxsize=512)
+def wgmma_config(problem: Problem, device: Device) -> Constants:
+    """Return the constants of 18 for a problem.
+
+    Raises:
+        ValueError: a device without wgmma, or rows that the copy engine does not take.
+    """
+    if device.capability != CAPABILITY:
+        major, minor = device.capability
+        raise InputError(
+            f"flash_wgmma needs the wgmma instructions of compute capability 9.0, {device.name} "
+            f"has {major}.{minor}; use method flash_mma"
+        )
+    if problem.d % 8:
+        raise InputError(
+            f"flash_wgmma: rows of {problem.d} elements of 16 bits are {2 * problem.d} bytes, and "
+            "the copy engine takes multiples of 16; use method flash_mma"
+        )
+    width = next(width for width in WIDTHS if min(problem.d, LARGEST_D) <= width)
+    bc = 128 if width <= 128 else 64
+    shape = {"BFLOAT16": int(problem.dtype == "bfloat16"), "D": width, "BC": bc}
+    shape["BLOCKS"] = device.sm_count
+    choices = [
+        shape | {"GROUPS": groups, "LONGEST_FIRST": order}
+        for groups in ((2, 3) if width == 64 else (2,))
+        for order in ((0, 1) if problem.causal else (0,))
+    ]
+
+    def work(c: Constants) -> float:
+        return longest_block(c, problem) * (EVEN if c["LONGEST_FIRST"] else 1.0)
+
+    return min(choices, key=work)
+
+
+def wgmma_pays(problem: Problem, device: Device) -> bool:
+    """Whether 18 takes a problem on a device, and was faster there than 14."""
+    if device.capability != CAPABILITY or problem.biased or problem.d % 8:
+        return False
+    c = wgmma_config(problem, device)
+    many = c["D"] <= 128 and problem.bh * problem.n >= MANY_QUERIES * device.sm_count
+    return (many or problem.m >= FEWEST_KEYS[c["D"]]) and wgmma_bytes(c) <= device.shared_bytes

@@ -1,0 +1,67 @@
+"""What observers are told of bulk copies: an AsyncOperation for each one."""
+
+from __future__ import annotations
+
+import numpy as np
+from kernelscope.events import Access, AsyncOperation
+
+from .places import CHUNK, SharedPlaces
+from .transfers import Arrival, Departure, GlobalPlaces
+
+
+def shared_access(kind: str, at: SharedPlaces, i: int, lane: int, size: int, swizzle: int):
+    """The Access of the i-th of some copies to shared memory: one run, or its chunks."""
+    run = CHUNK if swizzle else size
+    address = at.address[i : i + 1]
+    if swizzle:
+        address = at.part(slice(i, i + 1)).chunk_addresses(size, swizzle)[0]
+    lanes, block = np.full(address.size, lane), np.full(address.size, at.block[i])
+    return Access("shared", kind, address.astype(np.uint64), lanes, run, None, block)
+
+
+def global_access(kind: str, target: GlobalPlaces, i: int, lane: int, size: int) -> Access:
+    """The Access of the i-th of some copies to global memory; of a box, the part in the array."""
+    address = target.first[i : i + 1]
+    if target.box is not None:
+        first = address
+        unit = target.box.unit(first)
+        index, inside = target.box.indices(first, unit)
+        index = index[0] if inside is None else index[inside]
+        address, size = index * unit, unit
+    return Access("global", kind, address.astype(np.uint64), np.full(address.size, lane), size)
+
+
+def of_arrivals(arrival: Arrival, line: int, source: GlobalPlaces | None) -> list[AsyncOperation]:
+    """The operations of copies into shared memory; of a multicast, only the first one reads."""
+    found, read = [], set()
+    kind = "store" if arrival.reduction is None else "atomic"
+    for i, lane in enumerate(arrival.lanes.tolist()):
+        row, accesses = int(arrival.row[i]), []
+        if source is not None and row not in read:
+            accesses.append(global_access("load", source, row, lane, arrival.size))
+        elif arrival.source is not None:
+            accesses.append(shared_access("load", arrival.source, i, lane, arrival.size, 0))
+        read.add(row)
+        accesses.append(shared_access(kind, arrival.to, i, lane, arrival.size, arrival.swizzle))
+        block = int(arrival.to.block[i])
+        mbarrier = block, int(arrival.mbarrier[i]) * 8 - int(arrival.to.base[i])
+        lanes = np.array([lane])
+        ins, how = arrival.instruction, "mbarrier"
+        found.append(AsyncOperation(ins, line, lanes, tuple(accesses), how, mbarrier))
+    return found
+
+
+def of_departures(departure: Departure, line: int, lanes: np.ndarray) -> list[AsyncOperation]:
+    """The operations of copies out of shared memory."""
+    kind = "store" if departure.reduction is None else "atomic"
+    box = departure.target.box
+    swizzle = box.swizzle if box is not None else 0
+    found = []
+    for i, lane in enumerate(lanes.tolist()):
+        accesses = (
+            shared_access("load", departure.source, i, lane, departure.size, swizzle),
+            global_access(kind, departure.target, i, lane, departure.size),
+        )
+        ins, how = departure.instruction, "bulk_group"
+        found.append(AsyncOperation(ins, line, np.array([lane]), accesses, how))
+    return found

@@ -1,0 +1,102 @@
+"""Bulk copies as lines of Python: cp.async.bulk, cp.reduce.async.bulk, those of tensor maps."""
+
+import re
+
+from kernelscope.ptx.registers import symbols_in
+from kernelscope.ptx.syntax import Address, Instruction
+
+from ..errors import UnsupportedInstruction
+from ..isa.atomics import CLUSTER_REDUCED_TYPES, REDUCED_TYPES, REDUCTIONS, reduction
+
+_AXES = re.compile(r"[1-5]d")
+_MODES = re.compile(r"tile::\w+|cp_mask|cta_group::\d|ignore_oob|report_mechanism.*")
+_LEAST, _MOST, _STEP = 24, 256, 8  # registers that setmaxnreg takes
+
+
+def bulk_line(lines, instruction: Instruction) -> str:
+    """The call of a method of CopyEngine. lines: the translation, a MemoryLines."""
+    parts = instruction.opcode.split(".")
+    newer = next((part for part in parts if _MODES.fullmatch(part)), None)
+    if newer is not None:
+        raise UnsupportedInstruction(f".{newer} is of sm_100 and newer, and is not simulated")
+    if "commit_group" in parts:
+        return "c.copy_engine.commit()"
+    if "wait_group" in parts:
+        return f"c.copy_engine.wait({instruction.operands[0].value:d}, {'read' in parts})"
+    if "prefetch" in parts:  # changes nothing but caches
+        for name in symbols_in(instruction.operands):
+            lines.instance.place_of(name)
+        return "pass"
+    spaces = [part for part in parts if part.split("::")[0] in ("shared", "global")]
+    if len(spaces) != 2 or ("mbarrier::complete_tx::bytes" in parts) == (spaces[0] == "global"):
+        raise UnsupportedInstruction(
+            "a copy into shared memory completes by .mbarrier::complete_tx::bytes, one into global "
+            "memory by .bulk_group"
+        )
+    tensor = any(_AXES.fullmatch(part) for part in parts)
+    return _box_line(lines, instruction) if tensor else _plain_line(lines, instruction, spaces)
+
+
+def _operation(parts: list[str]) -> str:
+    """The operation of cp.reduce; "" of a copy."""
+    if parts[1] != "reduce":
+        return ""
+    found = [part for part in parts if part in REDUCTIONS]
+    if len(found) != 1:
+        raise UnsupportedInstruction(f"none of .{', .'.join(REDUCTIONS)}")
+    return found[0]
+
+
+def _mask(lines, instruction: Instruction, operands: list) -> str:
+    """The multicast's mask; the operand may be followed by a cache policy, which has no effect."""
+    if "multicast::cluster" not in instruction.opcode:
+        return "None"
+    return lines.read(operands[0], "u16")
+
+
+def _box_line(lines, instruction: Instruction) -> str:
+    """[to], [map, {coordinates}], [mbarrier], or [map, {coordinates}], [from]."""
+    parts, operands = instruction.opcode.split("."), list(instruction.operands)
+    if operands[0].extra:
+        where, source = operands[:2]
+        name = repr(_operation(parts))
+        arguments = [*_box(lines, where), lines.address(source), name]
+        return lines.call("copy_engine.store_box", instruction, *arguments)
+    to, where, mbarrier, *rest = operands
+    mask = _mask(lines, instruction, rest)
+    arguments = [lines.address(to), *_box(lines, where), lines.address(mbarrier), mask]
+    return lines.call("copy_engine.load_box", instruction, *arguments)
+
+
+def _box(lines, operand: Address) -> tuple[str, str]:
+    """(address of a map, coordinates) of `[map, {x, y}]`."""
+    coordinates = "".join(f"{lines.read(one, 's32')}, " for one in operand.extra)
+    return lines.address(Address(operand.base, operand.offset)), f"({coordinates})"
+
+
+def _plain_line(lines, instruction: Instruction, spaces: list[str]) -> str:
+    """[to], [from], size, and the mbarrier of a copy into shared memory."""
+    parts = instruction.opcode.split(".")
+    to, source, size, *rest = instruction.operands
+    arguments = [lines.address(to), lines.address(source), lines.read(size, "u32")]
+    name, change = _operation(parts), "None"
+    if name:
+        known = REDUCED_TYPES if spaces[0] == "global" else CLUSTER_REDUCED_TYPES
+        change = lines.object("reduction", reduction(name, parts[-1], known))
+    if spaces[0] == "global":
+        return lines.call("copy_engine.store", instruction, *arguments, change)
+    arguments.append(lines.address(rest[0]))
+    if spaces[1] == "global":
+        mask = _mask(lines, instruction, rest[1:])
+        return lines.call("copy_engine.load", instruction, *arguments, mask)
+    return lines.call("copy_engine.send", instruction, *arguments, change)
+
+
+def check_register_count(instruction: Instruction) -> None:
+    """Raise UnsupportedInstruction for a number of registers that setmaxnreg does not take."""
+    count = instruction.operands[0].value
+    words = instruction.opcode.split(".")
+    if not _LEAST <= count <= _MOST or count % _STEP or not {"inc", "dec"} & {*words}:
+        raise UnsupportedInstruction(
+            f"setmaxnreg.inc and .dec take a multiple of {_STEP} from {_LEAST} to {_MOST}"
+        )

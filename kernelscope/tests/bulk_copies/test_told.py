@@ -1,0 +1,119 @@
+"""What observers are told of bulk copies, and what counters count of them."""
+
+import numpy as np
+from copy_model import before
+from kernelscope import Counters, Sanitizer, TensorMap, observe
+from kernelscope.differential.copies import CopyCase, run_case
+from kernelscope.differential.machines import Machine
+from kernelscope.events import Observer
+from machine_harness import run, zeros
+from pipeline_source import CODE
+
+SHARED = 8192 + 1024
+
+
+class Hears(Observer):
+    """Keeps what it is told of asynchronous work, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.heard = []
+
+    def async_issued(self, operation, machine):
+        self.heard.append(("issued", operation))
+
+    def async_read(self, operation, machine):
+        self.heard.append(("read", operation))
+
+    def async_completed(self, operation, machine):
+        self.heard.append(("completed", operation))
+
+
+def heard(name, *arguments):
+    with observe(Hears()) as listener:
+        run(CODE, name, 1, 1, *arguments, shared=SHARED)
+    return listener.heard
+
+
+def test_a_load_is_issued_and_completes_with_its_phase():
+    a = np.arange(48 * 32, dtype=np.int32).reshape(48, 32)
+    (first, operation), (last, same) = heard("early", TensorMap(a, (16, 32)), zeros(3))
+    assert (first, last) == ("issued", "completed") and operation is same
+    assert operation.completion == "mbarrier" and operation.mbarrier == (0, 0)
+    assert operation.lanes.tolist() == [0] and operation.line == 23
+    read, written = operation.accesses
+    assert (read.space, read.kind, written.space, written.kind) == (
+        "global", "load", "shared", "store"
+    )  # fmt: skip
+    assert read.size * read.address.size == 2048
+    assert (written.address.tolist(), written.size) == ([1024], 2048)
+
+
+def test_a_store_is_read_and_then_completes():
+    out = zeros((16, 32))
+    told = heard("late", TensorMap(out, (16, 32)), out, zeros(3))
+    assert [what for what, _ in told] == ["issued", "read", "completed"] * 2
+    operation = told[0][1]
+    assert operation.completion == "bulk_group" and operation.mbarrier is None
+    assert [one.kind for one in operation.accesses] == ["load", "store"]
+
+
+def test_chunks_of_a_swizzle_are_told_where_they_go():
+    case = CopyCase("load", (16, 64), "uint16", (8, 64), (0, 0), 128, offset=2048)
+    with observe(Hears()) as listener:
+        run_case(Machine("simulator"), case)
+    written = listener.heard[0][1].accesses[1]
+    assert written.size == 16
+    lines = (written.address.astype(int) - 1024 - 2048).reshape(8, 8)
+    assert lines.tolist() == [[128 * r + 16 * (c ^ r) for c in range(8)] for r in range(8)]
+
+
+def test_a_multicast_reads_once():
+    with observe(Hears(), Counters()) as (listener, counted):
+        run_case(Machine("simulator"), CopyCase("multicast", box=(1040,), mask=6, offset=16))
+    issued = [one for what, one in listener.heard if what == "issued"]
+    assert [[access.space for access in one.accesses] for one in issued] == [
+        ["global", "shared"], ["shared"]
+    ]  # fmt: skip
+    assert [one.mbarrier[0] for one in issued] == [1, 2]
+    totals = counted.totals
+    assert (totals["bulk_copy_requests"], totals["bulk_load_bytes"]) == (1, 1040)
+
+
+def count(case):
+    with observe(Counters()) as counted:
+        run_case(Machine("simulator"), case)
+    return counted.totals
+
+
+def test_counts_of_boxes_leave_out_what_is_outside():
+    case = CopyCase("load", (37, 80), "uint16", (16, 32), (-3, 30), 64)
+    totals = count(case)
+    assert totals["bulk_copy_requests"] == 1
+    assert totals["bulk_load_bytes"] == 7 * 29 * 2  # 7 rows and 29 columns are in the array
+    assert totals["bulk_load_sectors"] == 7 * 2
+    wide = CopyCase("load", (37, 80), "uint16", (16, 32), (16, 0), 64)
+    assert count(wide)["bulk_load_sectors"] == 16 * 2  # rows of 160 bytes, 64 bytes of each
+    assert count(wide)["bulk_store_bytes"] == 0
+
+
+def test_counts_of_stores_and_reductions():
+    case = CopyCase("plain store", (512,), "u32", (1024,), operation="add")
+    totals = count(case)
+    assert (totals["bulk_store_bytes"], totals["bulk_store_sectors"]) == (1024, 32)
+    assert totals["bulk_load_bytes"] == 0 and totals["bulk_copy_requests"] == 1
+    io = before(case)[0].size  # the kernel fills shared memory from it, and dumps it there
+    assert totals["unique_global_bytes_written"] == io + 1024 + 4
+    assert totals["unique_global_bytes_read"] == io + 1024
+
+
+def test_the_sanitizer_takes_what_a_copy_has_brought_as_written():
+    a = np.arange(48 * 224, dtype=np.int32).reshape(48, 224)
+    out = zeros((48, 32))
+    maps = TensorMap(a, (16, 32)), TensorMap(out, (16, 32))
+    with observe(Sanitizer()) as found:
+        run(CODE, "sums", 3, 384, *maps, np.int32(7), np.int32(-1), shared=SHARED)
+    assert not found.findings
+    with observe(Sanitizer()) as found:  # its first read comes before the copy
+        run(CODE, "early", 1, 1, TensorMap(a, (16, 32)), zeros(3), shared=SHARED)
+    assert not [one for one in found.findings if one.kind == "uninitialised-read"]
