@@ -7,12 +7,13 @@ import pytest
 from kernelscope.compile import with_headers
 
 from attn_course import Counters, observe
-from attn_course.clinic import WRONG_RESULT, broken_kernels, prepare
+from attn_course.clinic import prepare
 from attn_course.ladder.steps import FUSED, LADDER
 from attn_course.layers import LAYERS
 from attn_course.layers.verify import layer_case
 from attn_course.measure import records
 from attn_course.measure.records import caption, is_current
+from attn_devtools.defects import WRONG_RESULT, broken_kernels
 from attn_devtools.record import compare_sanitizer as tool
 from attn_devtools.record import sanitizer_runs as runs
 from attn_devtools.record.sanitizer_runs import Job, Report

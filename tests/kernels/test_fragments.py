@@ -16,7 +16,8 @@ from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.problem import Problem
 from attn_course.ladder.steps import step
 from attn_course.measure.hardware.disassembly import count_operations, machine_code
-from attn_course.reference.comparison import assert_agrees, compare
+from attn_course.reference.comparison import compare
+from attn_devtools.agreement import assert_agrees
 
 pytestmark = pytest.mark.system
 

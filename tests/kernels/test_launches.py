@@ -18,8 +18,8 @@ from attn_course.ladder.call import compiled
 from attn_course.ladder.choose import ONLINE_BYTES, choose
 from attn_course.ladder.methods import attention, steps_of
 from attn_course.ladder.steps import LARGEST_D, Device, Geometry, Problem, Step, ceil_div, step
-from attn_course.reference.comparison import assert_agrees
 from attn_course.reference.inputs import seeded_qkv
+from attn_devtools.agreement import assert_agrees
 
 TUNED = ("rows_split", "flash_fp32", "flash_async", "flash_split")
 KB = 1024

@@ -35,8 +35,9 @@ from attn_course.ladder.tiles import (
     split_shared_bytes,
     tile_config,
 )
-from attn_course.reference.comparison import assert_agrees, poisoned
+from attn_course.reference.comparison import poisoned
 from attn_course.reference.inputs import seeded_qkv
+from attn_devtools.agreement import assert_agrees
 
 pytestmark = pytest.mark.system
 

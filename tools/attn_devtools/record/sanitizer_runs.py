@@ -16,7 +16,7 @@ import numpy as np
 from kernelscope.module import bind
 
 from attn_course import clinic
-from attn_course.clinic import Case, broken_kernels, clean_kernels
+from attn_course.clinic import Case
 from attn_course.folders import child_environment
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import FUSED, LADDER, Problem, Step
@@ -25,6 +25,7 @@ from attn_course.layers import LAYERS
 from attn_course.layers.launches import Launches
 from attn_course.layers.verify import layer_case
 from attn_course.reference.comparison import Comparison
+from attn_devtools.defects import broken_kernels, clean_kernels
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 BUILDS = {"optimised": "-lineinfo", "debug": "-G"}
