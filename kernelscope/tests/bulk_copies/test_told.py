@@ -91,10 +91,10 @@ def count(case):
 
 
 def test_counts_of_boxes_leave_out_what_is_outside():
-    case = CopyCase("load", (37, 80), "uint16", (16, 32), (-3, 30), 64)
+    case = CopyCase("load", (37, 80), "uint16", (16, 32), (-8, 30), 64)
     totals = count(case)
     assert totals["bulk_copy_requests"] == 1
-    assert totals["bulk_load_bytes"] == 7 * 29 * 2  # 7 rows and 29 columns are in the array
+    assert totals["bulk_load_bytes"] == 7 * 24 * 2  # 7 rows and 24 columns are in the array
     assert totals["bulk_load_sectors"] == 7 * 2
     wide = CopyCase("load", (37, 80), "uint16", (16, 32), (16, 0), 64)
     assert count(wide)["bulk_load_sectors"] == 16 * 2  # rows of 160 bytes, 64 bytes of each

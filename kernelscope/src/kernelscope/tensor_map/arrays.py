@@ -45,7 +45,7 @@ class TensorMap:
         promotion: 0, 64, 128 or 256 bytes that the L2 cache fetches at a time; changes no result.
 
     Axes stand in the array's order, the contiguous one last. The coordinates in
-    `cp.async.bulk.tensor` stand in PTX's order: the contiguous one first.
+    `cp.async.bulk.tensor` stand in PTX's order: the contiguous one first, a multiple of 16 bytes.
 
     Raises ValueError or TypeError for an array or a box that the copy engine cannot take, the same
     on both machines, and BackendError where the driver has no tensor maps.

@@ -254,7 +254,17 @@ class CopyEngine:
         for address in [int(where)] if scalar(where) else np.unique(where).tolist():
             chosen = np.arange(count) if scalar(where) else np.nonzero(where == address)[0]
             box = self.box_at(address, chosen, len(coordinates), ins)
-            if box is not None:
+            if box is None:
+                continue
+            uneven = first[chosen, 0] * box.item % CHUNK != 0
+            if uneven.any():
+                text = (
+                    f"names a box at element {first[chosen[uneven][0], 0]} of a row of {box.kind}; "
+                    f"the first coordinate must be a multiple of {CHUNK} bytes"
+                )
+                self.mbarriers.complain("misaligned", text, ins, self.lanes.R[LANE][chosen[uneven]])
+                chosen = chosen[~uneven]
+            if chosen.size:
                 yield box, chosen, first[chosen]
 
     def box_at(self, address: int, chosen, axes: int, ins: Instruction) -> Box | None:
