@@ -48,7 +48,8 @@ help:
 	@echo "                (QUICK=1: the same with small inputs)"
 	@echo "make test       lint, tests and notebooks, as CI runs them"
 	@echo "make unit       the quick tests alone, for those who work on the course"
-	@echo "make proof      every wrong solution and mutant of every exercise (make test takes a share)"
+	@echo "make proof      every wrong solution and mutant of every exercise, and every opcode on one"
+	@echo "                lane (make test takes a share)"
 	@echo "make anywhere   make tour and make test as on other machines: users, locales, processors ..."
 	@echo "make site       the course as a static site in site/, every link checked"
 	@echo "make lab        JupyterLab on the first lesson, in your own copies under work/"
@@ -86,9 +87,11 @@ unit: venv
 system-test: venv
 	$(PYTEST) -m system tests kernelscope/tests
 
-# Every solution and every mutant of every exercise and problem; `make test` takes a share.
+# Every solution and every mutant of every exercise and problem, and every opcode on one lane;
+# `make test` takes a share.
 proof: venv
-	PROOF=whole $(PYTEST) --timeout=1800 tests/exercises/test_exercises.py tests/classroom/test_problems.py
+	PROOF=whole $(PYTEST) --timeout=1800 tests/exercises/test_exercises.py \
+	tests/classroom/test_problems.py kernelscope/tests/translate/test_scalar.py
 
 # The longest notebook starts first, so that no worker waits for it at the end.
 notebook-test: venv

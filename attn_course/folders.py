@@ -1,6 +1,7 @@
 """Where the course's files are: beside the package in a checkout, inside it once installed."""
 
 import os
+import sys
 from pathlib import Path
 
 import kernelscope
@@ -41,3 +42,10 @@ def child_environment(*folders: Path, **more: str) -> dict[str, str]:
     roots = dict.fromkeys((str(IMPORT_ROOT), str(ENGINE.parent), *map(str, folders)))
     paths = [*roots, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}
+
+
+def search_path() -> str:
+    """Return PATH with the folder of this Python's programs in it, such as `attn-course`."""
+    programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    known = programs in path.split(os.pathsep)
+    return path if known else os.pathsep.join([programs, path])

@@ -169,6 +169,13 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
             }
         };
 
+        for (; causal && j > 0 && j * BC >= row0 + 64 + m - n; --j, ++step) {
+            k_ring.wait_full(step);  // others see these keys, no row of this group does
+            v_ring.wait_full(step);  // a release before that would count for the tile before
+            my_turn(group);
+            end_turn<GROUPS>(group);
+            if (lane == 0) k_ring.release(step), v_ring.release(step);
+        }
         q_ring(group).wait_full(round);
         start_scores();
         end_turn<GROUPS>(group);
@@ -183,14 +190,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
         end_output();
 
         float inverse[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const float total = warp_sum<2, 1>(sum[half]);
-            inverse[half] = total > 0.0f ? 1.0f / total : 0.0f;  // every key masked: zeros
-            if (lse && row + 8 * half < n && lane % 4 == 0) {
-                lse[(long long)work.head * n + row + 8 * half] = shift[half] * LN2 + logf(total);
-            }
-        }
+        end_rows(inverse, shift, sum, lse ? lse + (long long)work.head * n + row : lse, n - row);
         store_rows(q_tile, 16 * warp, o, inverse);  // Q is read no more: from there it leaves
         stores_visible();
         meet(group);

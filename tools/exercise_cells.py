@@ -6,8 +6,8 @@
 
 The cells hold the statement, the stub, the check, and in four folds three hints and the solution.
 Their metadata names the exercise, so that they are found again. A lesson imports `check` and `step`
-before them. The minutes in a lesson's first cell are written too, by the rule in
-attn_course/lessons/study_minutes.py.
+before them. The minutes in a lesson's first cell are written too, by the rules in
+attn_course/lessons/study_minutes.py and attn_devtools/lesson_minutes.py.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 import nbformat
 
 from attn_course.exercises import Exercise, exercise_names, read_exercise
-from attn_course.lessons.study_minutes import lesson_minutes
+from attn_devtools.lesson_minutes import lesson_minutes
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 TIME = re.compile(r"(?<=\*\*Time:\*\* )\d+ minutes, and \d+(?= for the exercises\.)")

@@ -11,10 +11,30 @@ import json
 import sys
 from pathlib import Path
 
-from attn_course.classroom.notebooks import notebook_text, source_notebook
-from attn_course.classroom.sets import problem_sets
+from attn_course.classroom.notebooks import notebook_text, released_notebook
+from attn_course.classroom.sets import SOLUTION, TEST, ProblemSet, problem_sets
 
+HIDDEN_BEGIN, HIDDEN_END = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 SOURCE = Path(__file__).resolve().parent.parent / "notebooks" / "assignments" / "source"
+
+
+def source_notebook(chosen: ProblemSet) -> dict:
+    """Return the instructor's notebook, without outputs.
+
+    It holds the solutions between `// BEGIN SOLUTION` and `// END SOLUTION` and the hidden tests;
+    nbgrader takes them out.
+    """
+    notebook = released_notebook(chosen)
+    problems = {problem.name: problem for problem in chosen.problems}
+    for cell, about in zip(notebook["cells"], chosen.cells, strict=True):
+        problem = problems.get(about.problem)
+        if about.kind == SOLUTION:
+            cell["source"] = f"%%cuda {problem.name}\n{problem.solution.rstrip()}"
+        elif about.kind == TEST and problem.hidden_setups:
+            visible = cell["source"]
+            hidden = f"{visible.removesuffix(')')}, hidden=True)"
+            cell["source"] = "\n".join((visible, HIDDEN_BEGIN, hidden, HIDDEN_END))
+    return notebook
 
 
 def renewed(new: dict, old: dict | None) -> dict:

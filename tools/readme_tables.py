@@ -30,6 +30,7 @@ from attn_course.measure.records import (
 )
 from attn_devtools.bench import LAYER_SUITES, SUITES
 from attn_devtools.book import ATTENTION
+from attn_devtools.questions import question_of
 from attn_devtools.record.schema import NumbaRecord, SpeedRecord, check
 from attn_devtools.site.published import badges
 
@@ -151,10 +152,10 @@ def lessons(folder: str = "notebooks/") -> str:
     """Number, title and question of each lesson, as its first cell states them."""
     rows = ["| lesson | its question |", "|---|---|"]
     for lesson in course_lessons():
-        if not lesson.question:
+        if not (question := question_of(lesson)):
             raise ValueError(f"{lesson.name}: its first cell has no '**The question: ...**'")
         link = f"[{cell(lesson.title)}]({folder}{lesson.name}.ipynb)"
-        rows.append(f"| {link} | {cell(lesson.question)} |")
+        rows.append(f"| {link} | {cell(question)} |")
     return "\n".join(rows)
 
 

@@ -9,7 +9,7 @@ examines an answer, `gpu_bonus` times it on a GPU, `session` is the notebook's s
 from kernelscope.lazy import lazy
 
 _NAMES = {
-    "notebooks": "released_notebook source_notebook",
+    "notebooks": "released_notebook",
     "points": "Points PropertyPoints",
     "scoring": "score",
     "session": "earn bonus",

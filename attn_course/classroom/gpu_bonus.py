@@ -5,13 +5,14 @@ sandbox of the machine.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
-from kernelscope import RawModule, SimulatorError, allow_shared, gpu_count
+from kernelscope import RawModule, SimulatorError, asnumpy, gpu_count
 
+from attn_course.exercises.examination import compared, launch
 from attn_course.exercises.exercise import Exercise
 from attn_course.exercises.setups import Setup
 from attn_course.measure.timing import Timing, capture, contest
-from attn_course.reference import compare
 
 ALLOWED = 1.05  # times the reference's median
 YOURS, REFERENCE = "yours", "reference"
@@ -47,11 +48,11 @@ def timed(problem: Exercise, text: str) -> Bonus:
         }
     except (SimulatorError, RuntimeError, ValueError, TypeError) as error:
         return Bonus(problem.name, 0, problem.bonus, f"it does not run on the GPU: {error}")
-    for launch, check in launches.values():
-        launch()
+    for run, check in launches.values():
+        run()
         if message := check():
             return Bonus(problem.name, 0, problem.bonus, message)
-    replays = {name: capture(launch) for name, (launch, _) in launches.items()}
+    replays = {name: capture(run) for name, (run, _) in launches.items()}
     found = contest(replays)
     return awarded(problem, setup, found.timings[YOURS], found.timings[REFERENCE])
 
@@ -72,22 +73,14 @@ def _launch(problem: Exercise, text: str, setup: Setup):
     import cupy
 
     kernel = RawModule(code=text, backend="gpu").get_function(problem.kernel)
-    allow_shared(kernel, setup.shared_bytes)
     arguments = {
         name: cupy.asarray(value) if getattr(value, "shape", ()) else value
         for name, value in setup.fresh().items()
     }
-    values = tuple(arguments.values())
-
-    def launch() -> None:
-        kernel(setup.grid, setup.block, values, shared_mem=setup.shared_bytes)
+    launched = partial(launch, kernel, setup, arguments)
 
     def check() -> str:
-        for name, expected in setup.expected.items():
-            bounds = {"relative": setup.relative, "absolute": setup.absolute}
-            found = compare(arguments[name], expected, name=name, **bounds)
-            if not found:
-                return found.message
-        return ""
+        host = {name: asnumpy(value) for name, value in arguments.items()}
+        return next((failure.message for failure in compared(setup, host)), "")
 
-    return launch, check
+    return launched, check

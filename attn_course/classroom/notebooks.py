@@ -1,8 +1,6 @@
-"""The notebook of a problem set, made from its problems: the source, and what learners get.
+"""The notebook of a problem set, made from its problems, as learners get it.
 
-The source holds the solutions between `// BEGIN SOLUTION` and `// END SOLUTION` and the hidden
-tests; nbgrader takes them out. `released_notebook` gives the same cells without nbgrader, for a
-learner's working copy.
+The source of nbgrader's course, with solutions and hidden tests, is made from it by the authors.
 """
 
 import json
@@ -13,6 +11,7 @@ from attn_course.exercises.judgement import PROPERTIES
 from . import sets
 from .points import ungraded_properties
 from .sets import ProblemSet, SetCell
+from .templates import template
 
 SCHEMA = 3  # of nbgrader's metadata
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -20,42 +19,16 @@ IMPORTS = """import numpy as np
 
 from attn_course.classroom import bonus, earn
 from attn_course.exercises import check, step"""
-HIDDEN_BEGIN, HIDDEN_END = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
-ABOUT = """# Problem set {number} · {title}
-
-{about}
-
-**Points:** {points}{bonus}. **Builds on:** lesson {lesson}.
-
-Write each kernel where its cell says `YOUR CODE HERE`. That line is a comment in Python and an
-empty directive in CUDA C; replace it. Leave the other cells as they are: they are graded as they
-were given to you. `check` examines your kernel in the cases that you see, and `step` opens the
-failing case thread by thread. Each cell below `check` gives the points of one property. A grade
-counts hidden cases too, with other sizes and numbers."""
-END = """## Before you hand in
-
-Restart the kernel and run all cells. In a terminal, `attn-course grade --self {name}` examines your
-notebook in the hidden cases too and lists the points, property by property."""
-STATEMENT = """## {title}
-
-*About {lines} lines, {minutes} minutes, {points} points.*
-
-{statement}
-
-{table}
-
-{hints}"""
-MAGIC = "%%cuda"
-
-
-def source_notebook(chosen: ProblemSet) -> dict:
-    """Return the instructor's notebook as plain data (nbformat 4.5), without outputs."""
-    return _notebook(chosen, released=False)
 
 
 def released_notebook(chosen: ProblemSet) -> dict:
-    """Return the learner's notebook: stubs for solutions, no hidden tests."""
-    return _notebook(chosen, released=True)
+    """Return the learner's notebook as plain data (nbformat 4.5): stubs, and no hidden tests."""
+    return {
+        "cells": [_cell(chosen, cell) for cell in chosen.cells],
+        "metadata": {"kernelspec": KERNEL, "language_info": {"name": "python"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
 
 
 def notebook_text(notebook: dict) -> str:
@@ -63,16 +36,7 @@ def notebook_text(notebook: dict) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def _notebook(chosen: ProblemSet, released: bool) -> dict:
-    return {
-        "cells": [_cell(chosen, cell, released) for cell in chosen.cells],
-        "metadata": {"kernelspec": KERNEL, "language_info": {"name": "python"}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-
-
-def _cell(chosen: ProblemSet, cell: SetCell, released: bool) -> dict:
+def _cell(chosen: ProblemSet, cell: SetCell) -> dict:
     is_markdown = cell.kind in (sets.TEXT, sets.STATEMENT)
     about = {
         "grade": cell.kind == sets.TEST,
@@ -88,70 +52,31 @@ def _cell(chosen: ProblemSet, cell: SetCell, released: bool) -> dict:
         "cell_type": "markdown" if is_markdown else "code",
         "id": cell.grade_id[:64],
         "metadata": {"nbgrader": about},
-        "source": _source(chosen, cell, released),
+        "source": _source(chosen, cell),
     }
     return made if is_markdown else made | {"execution_count": None, "outputs": []}
 
 
-def _source(chosen: ProblemSet, cell: SetCell, released: bool) -> str:
+def _source(chosen: ProblemSet, cell: SetCell) -> str:
     if cell.kind == sets.SETUP:
         return IMPORTS
     if cell.kind == sets.TEXT:
-        return END.format(name=chosen.name) if cell.grade_id.endswith("-end") else _about(chosen)
+        return _text(cell.grade_id.rpartition("-")[2], chosen)
     problem = next(one for one in chosen.problems if one.name == cell.problem)
     if cell.kind == sets.STATEMENT:
-        return _statement(problem)
+        return _text("statement", problem)
     if cell.kind == sets.NUMPY:
         return problem.numpy.rstrip()
     if cell.kind == sets.SOLUTION:
-        text = problem.stub if released else problem.solution
-        return f"{MAGIC} {problem.name}\n{text.rstrip()}"
+        return f"%%cuda {problem.name}\n{problem.stub.rstrip()}"
     if cell.kind == sets.CHECK:
         return f'check("{problem.name}")'
     if cell.kind == sets.BONUS:
         return f'# NBVAL_IGNORE_OUTPUT\nbonus("{problem.name}")'
-    visible = f'earn("{problem.name}", "{cell.property}")'
-    if released or not problem.hidden_setups:
-        return visible
-    hidden = f'earn("{problem.name}", "{cell.property}", hidden=True)'
-    return "\n".join((visible, HIDDEN_BEGIN, hidden, HIDDEN_END))
+    return f'earn("{problem.name}", "{cell.property}")'
 
 
-def _about(chosen: ProblemSet) -> str:
-    bonus = sum(problem.bonus for problem in chosen.problems)
-    return ABOUT.format(
-        number=chosen.name.removeprefix("ps"),
-        title=chosen.title,
-        about=chosen.about.strip(),
-        points=chosen.points,
-        bonus=f", and {bonus} as a bonus on a GPU" if bonus else "",
-        lesson=chosen.lesson,
-    )
-
-
-def _statement(problem: Exercise) -> str:
-    rows = [
-        f"| {name} | {_meaning(problem, name)} | {most} |" for name, most in problem.points.items()
-    ]
-    if problem.needed:
-        rows.append(f"| | nothing is earned before `{problem.needed}` holds | |")
-    if problem.bonus:
-        meaning = "on a GPU: as fast as the reference solution, 5 % allowed"
-        rows.append(f"| bonus | {meaning} | {problem.bonus} |")
-    return STATEMENT.format(
-        title=problem.title,
-        lines=problem.lines,
-        minutes=problem.minutes,
-        points=sum(problem.points.values()),
-        statement=problem.statement,
-        table="\n".join(["| property | what it says | points |", "|---|---|---|", *rows]),
-        hints=problem.folded_hints,
-    )
-
-
-def _meaning(problem: Exercise, name: str) -> str:
-    kind, _, counter = name.partition(": ")
-    if counter:
-        return f"the goal of `{counter}` is reached"
-    more = f", and no failure of: {', '.join(ungraded_properties(problem))}"
-    return PROPERTIES[kind] + (more if kind == "agrees" and ungraded_properties(problem) else "")
+def _text(macro: str, of: ProblemSet | Exercise) -> str:
+    """Return the text of a Markdown cell: a macro of cells.md.j2, of the set or a problem."""
+    macros = template("cells.md.j2", of_html=False).module
+    return getattr(macros, macro)(of, PROPERTIES, ungraded_properties).strip()

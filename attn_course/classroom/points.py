@@ -96,9 +96,9 @@ class Points:
         raise KeyError(property)
 
 
-def nothing(problem: Exercise, reason: str, line: int = 0) -> Points:
+def nothing(problem: Exercise, reason: str) -> Points:
     """Return the points of an answer that earns none, for one reason."""
-    rows = (PropertyPoints(name, 0, n, reason, line=line) for name, n in problem.points.items())
+    rows = (_lost(name, n, reason) for name, n in problem.points.items())
     return Points(problem.name, tuple(rows))
 
 

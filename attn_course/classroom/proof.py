@@ -5,37 +5,28 @@ and every wrong one loses those of the property that it is rejected for.
 from dataclasses import dataclass
 
 from attn_course.exercises.exercise import Exercise, Solution
-from attn_course.exercises.proof import REFERENCE, STUB
+from attn_course.exercises.proof import REFERENCE, STUB, Proven
 
 from .points import Points
 from .scoring import examined, score
 
 
 @dataclass(frozen=True)
-class ProvenAnswer:
-    """One examined solution of a problem.
+class ProvenAnswer(Proven):
+    """One examined solution of a problem, and its points.
 
-    expected: "waiting" for the stub, "" for a correct solution, else the property to be named.
-    found: the property named first, "waiting" or "". hidden: only a hidden case shows it.
     earns: the points that a wrong solution's section states, or None.
     """
 
-    exercise: str
-    name: str
-    expected: str
-    found: str
     points: Points
-    hidden: bool = False
     earns: int | None = None
 
     @property
     def holds(self) -> bool:
-        if self.found != self.expected:
+        if not super().holds or self.earns not in (None, self.points.earned):
             return False
         if self.expected in ("", "waiting"):
             return self.points.earned == (0 if self.expected else self.points.possible)
-        if self.earns not in (None, self.points.earned):
-            return False
         return loses(self.points, self.expected)
 
 
@@ -62,5 +53,4 @@ def prove_problem(problem: Exercise) -> list[ProvenAnswer]:
 def _proven(problem: Exercise, one: Solution) -> ProvenAnswer:
     points, first = examined(problem, one.text, whole=one.earns is not None)
     found = first.failures[0].property if first.failures else ""
-    about = (problem.name, one.name, one.rejected_for, found, points, first.hidden)
-    return ProvenAnswer(*about, one.earns)
+    return ProvenAnswer(problem.name, one.name, one.rejected_for, found, points, one.earns)

@@ -5,10 +5,9 @@ Only the text is judged, by the course's own code on the simulator: no Python of
 
 from collections.abc import Iterator
 
-from kernelscope import CompileError, Kernel
-from kernelscope.errors import CompilerFailedError, KernelNotFoundError, ParseError
+from kernelscope import Kernel
 
-from attn_course.exercises.examination import compiled, examine
+from attn_course.exercises.examination import compiled_or_failure, examine
 from attn_course.exercises.exercise import Exercise, ExerciseError, read_exercise
 from attn_course.exercises.judgement import Failure
 
@@ -43,19 +42,15 @@ def examined(
 
     whole: False ends the examination with the first case that fails. Raises what `score` does.
     """
-    try:
-        kernel = compiled(problem, text)
-    except CompilerFailedError:
-        raise
-    except (CompileError, KernelNotFoundError, ParseError) as error:
-        failure = Failure("compiles", str(error), line=getattr(error, "line", 0))
-        outcomes = [CaseOutcome("", False, (failure,))]
-    else:
-        outcomes = []
-        for outcome in outcomes_of(problem, kernel, hidden=hidden):
-            outcomes.append(outcome)
-            if outcome.failures and not whole:
-                break
+    kernel = compiled_or_failure(problem, text)
+    if isinstance(kernel, Failure):
+        outcomes = [CaseOutcome("", False, (kernel,))]
+        return points_of(problem, outcomes), outcomes[0]
+    outcomes = []
+    for outcome in outcomes_of(problem, kernel, hidden=hidden):
+        outcomes.append(outcome)
+        if outcome.failures and not whole:
+            break
     first = next((outcome for outcome in outcomes if outcome.failures), outcomes[-1])
     return points_of(problem, outcomes), first
 

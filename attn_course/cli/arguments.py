@@ -35,6 +35,13 @@ class Workload:
         arrays = seeded_qkv(self.shape, self.kv_length, self.seed)
         return tuple(array.astype(DTYPES[self.dtype]) for array in arrays)
 
+    @property
+    def title(self) -> str:
+        """The words for a run: method, shape, dtype, seed."""
+        keys = "" if self.kv_length is None else f", {self.kv_length} keys"
+        about = f"(B, H, L, D) = {self.shape}{keys}, {self.dtype}, seed {self.seed}"
+        return f"{self.method}, {about}"
+
 
 def shape_argument(text: str) -> tuple[int, int, int, int]:
     """'2,12,196,64' -> (2, 12, 196, 64); argparse shows the message of what it refuses."""
@@ -154,14 +161,6 @@ def workload(arguments: argparse.Namespace) -> Workload:
         check_dtype(method, dtype)
     on = (arguments.kv_length, arguments.causal, dtype, arguments.seed, arguments.backend)
     return Workload(method, shape, *on)
-
-
-def title(work: Workload, end: str) -> str:
-    """The line that names a run: method, shape, dtype, seed, and `end`."""
-    keys = "" if work.kv_length is None else f", {work.kv_length} keys"
-    return (
-        f"{work.method}, (B, H, L, D) = {work.shape}{keys}, {work.dtype}, seed {work.seed}, {end}"
-    )
 
 
 def judged_record(found: Comparison | None) -> dict:

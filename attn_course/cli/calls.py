@@ -27,7 +27,7 @@ from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_case, layer_name
 from attn_course.reference.comparison import Comparison, compare
 
-from .arguments import title, workload
+from .arguments import workload
 
 BROKEN = KERNEL_FOLDER / "broken"
 
@@ -97,7 +97,7 @@ def method_call(arguments: argparse.Namespace, _: Path | None, backend: str) -> 
         return compare(arrays["out"], expected, relative=call.tolerance, name=work.method)
 
     picked = f"{call.method}: {call.reason}" if call.reason else ""
-    line, warm = title(work, f"backend {backend}"), partial(warm_up, call)
+    line, warm = f"{work.title}, backend {backend}", partial(warm_up, call)
     parts = tuple(parts)
     return NamedCall(work.method, line, backend, parts, judge, warm, asdict(work), picked)
 

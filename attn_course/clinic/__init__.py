@@ -5,15 +5,5 @@ what it computes, `trials` runs either.
 """
 
 from .families import clean_step
-from .notes import (
-    BROKEN_FOLDER,
-    WRONG_RESULT,
-    Broken,
-    Case,
-    ClinicError,
-    broken_kernels,
-    clean_kernels,
-    read_broken,
-    read_case,
-)
+from .notes import BROKEN_FOLDER, Broken, Case, ClinicError, notes_of, read_broken, read_case
 from .trials import Examination, Trial, examine, prepare

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attn_course import reference
 from attn_course.ladder.steps import FUSED, LADDER, Geometry, Problem, Step, ceil_div
 from attn_course.ladder.verify import FORMULAS, Arrays, Formula
 
@@ -13,17 +14,14 @@ from .notes import BROKEN_FOLDER, ClinicError, clean_twin
 
 
 # -- formulas --------------------------------------------------------------------------------------
-def _normalised(b: Arrays, *_) -> np.ndarray:
-    x = b["x"].astype(np.float64)
-    centred = x - x.mean(axis=-1, keepdims=True)
-    deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
-    return centred / deviation * b["gamma"] + b["beta"]
+def _normed(b: Arrays, *_) -> np.ndarray:
+    return reference.layer_norm(b["x"], b["gamma"], b["beta"])
 
 
 PRODUCT, SUMS, NORM = "out = p v", "out += p v", "y = layer_norm(x)"
 CLINIC_FORMULAS = FORMULAS | {
     SUMS: replace(FORMULAS[PRODUCT], adds=True),
-    NORM: Formula(("x", "gamma", "beta"), {"y": _normalised}),
+    NORM: Formula(("x", "gamma", "beta"), {"y": _normed}),
 }
 
 

@@ -17,8 +17,8 @@ from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem
 
 BROKEN_FOLDER = KERNEL_FOLDER / "broken"
-WRONG_RESULT = "wrong-result"  # a defect that only a comparison with float64 finds
-_NOTE = re.compile(r"^// (Clean|Defect|Symptom|Story|Case):\s+(\S.*)$", re.MULTILINE)
+_NOTES = ("Clean", "Defect", "Symptom", "Story", "Case")
+_NOTE = re.compile(rf"^// ({'|'.join(_NOTES)}):\s+(\S.*)$", re.MULTILINE)
 _EXTENTS = {"BH": "bh", "n": "n", "m": "m", "d": "d"}
 _HEADS = ("heads", "kv_heads")  # of one element of the batch; 1 where a case does not say
 
@@ -55,62 +55,32 @@ class Case:
 
 @dataclass(frozen=True)
 class Broken:
-    """A file of kernels/broken: its notes, and the lines of its marks (0: no such mark)."""
+    """A file of kernels/broken, its clean twin, and the case at which its defect shows."""
 
-    name: str
     path: Path
     clean: Path
-    kind: str
-    symptom: str
-    story: str
     case: Case
-    defect_line: int
-    found_line: int
 
 
-def broken_kernels() -> tuple[Broken, ...]:
-    """All broken kernels, by name."""
-    return tuple(read_broken(path) for path in sorted(BROKEN_FOLDER.glob("*.cu")))
-
-
-def clean_kernels() -> tuple[Path, ...]:
-    """The clean files that broken ones were made from, each once."""
-    return tuple(sorted({broken.clean for broken in broken_kernels()}))
+def notes_of(path: Path, text: str | None = None) -> dict[str, str]:
+    """Return the notes of a broken kernel by name. ClinicError names the note that is missing."""
+    notes = dict(_NOTE.findall(path.read_text(encoding="utf-8") if text is None else text))
+    if missing := [name for name in _NOTES if name not in notes]:
+        raise ClinicError(f"{path.name}: needs a comment line '// {missing[0]}: ...'")
+    return notes
 
 
 def read_broken(path: Path, text: str | None = None) -> Broken:
-    """The notes of a broken kernel. ClinicError names the note that is missing."""
-    text = path.read_text(encoding="utf-8") if text is None else text
-    notes = dict(_NOTE.findall(text))
-    missing = [n for n in ("Clean", "Defect", "Symptom", "Story", "Case") if n not in notes]
-    if missing:
-        raise ClinicError(f"{path.name}: needs a comment line '// {missing[0]}: ...'")
+    """Return a broken kernel by its notes. Raises ClinicError as `notes_of` does."""
+    notes = notes_of(path, text)
     clean = notes["Clean"]
     folder = KERNEL_FOLDER if (KERNEL_FOLDER / clean).is_file() else BROKEN_FOLDER
-    defect, found = (_marked(text, mark) for mark in ("defect", "found here"))
-    return Broken(
-        path.stem,
-        path,
-        folder / clean,
-        notes["Defect"],
-        notes["Symptom"],
-        notes["Story"],
-        read_case(notes["Case"]),
-        defect,
-        found or defect,
-    )
+    return Broken(path, folder / clean, read_case(notes["Case"]))
 
 
 def clean_twin(path: Path, text: str) -> Path | None:
     """The clean kernel that a file's notes name; None for a file without such a note."""
     return read_broken(path, text).clean if dict(_NOTE.findall(text)).get("Clean") else None
-
-
-def _marked(text: str, mark: str) -> int:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.endswith(f"// <- {mark}"):
-            return number
-    return 0
 
 
 def read_case(text: str) -> Case:

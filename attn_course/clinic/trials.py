@@ -112,12 +112,6 @@ class Examination:
         """The findings that are errors, not warnings."""
         return [finding for finding in self.findings if finding.severity == "error"]
 
-    @property
-    def is_clean(self) -> bool:
-        """No error found, and the result is right where it can be compared."""
-        right = self.comparison is None or self.comparison.agrees
-        return right and not self.errors
-
 
 def examine(
     path: Path, case: Case | None = None, *, code: str | None = None, options=(), seed: int = 0

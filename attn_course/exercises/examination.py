@@ -5,7 +5,7 @@ setup says otherwise, as the debug build under the sanitizer. A loop without an 
 some seconds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from kernelscope import (
@@ -35,7 +35,7 @@ from attn_course.reference.comparison import compare
 
 from .exercise import Exercise
 from .judgement import PROPERTIES, Failure, Judgement
-from .setups import PRODUCTS_UNDER_COPIES, SHARED_BYTES, Goal, Setup
+from .setups import PRODUCTS_UNDER_COPIES, SHARED_BYTES, Setup
 
 # Kind of a finding -> the property that it breaks.
 BROKEN_BY = {
@@ -73,13 +73,9 @@ def judge(exercise: Exercise, source: str) -> Judgement:
     about["of"] = len(exercise.setups)
     if exercise.is_stub(source):
         return Judgement(**about, waiting=True)
-    try:
-        kernel = compiled(exercise, source)
-    except CompilerFailedError:
-        raise
-    except (CompileError, KernelNotFoundError, ParseError) as error:
-        failure = Failure("compiles", str(error), line=getattr(error, "line", 0))
-        return Judgement(**about, failures=(failure,))
+    kernel = compiled_or_failure(exercise, source)
+    if isinstance(kernel, Failure):
+        return Judgement(**about, failures=(kernel,))
     passed, totals = [], {}
     for setup in exercise.setups_for(source):
         failures, totals = examine(kernel, setup)
@@ -104,6 +100,16 @@ def compiled(exercise: Exercise, source: str) -> Kernel | TextKernel:
     return module.get_function(exercise.kernel)
 
 
+def compiled_or_failure(exercise: Exercise, source: str) -> Kernel | TextKernel | Failure:
+    """Return the kernel in a learner's text, or why there is none. Raises what `judge` does."""
+    try:
+        return compiled(exercise, source)
+    except CompilerFailedError:
+        raise
+    except (CompileError, KernelNotFoundError, ParseError) as error:
+        return Failure("compiles", str(error), line=getattr(error, "line", 0))
+
+
 def examine(
     kernel: Kernel, setup: Setup, *, sanitized: bool = True
 ) -> tuple[tuple[Failure, ...], dict[str, int]]:
@@ -122,7 +128,7 @@ def examine(
             launch(kernel, setup, arguments, *counts.observers)
         totals = counts.totals(kernel)
         found = _sanitized(kernel, setup) if sanitized and setup.sanitized else []
-        found += _compared(setup, arguments)
+        found += compared(setup, arguments)
     except MemoryFault as fault:
         block = fault.threads[0][0] if fault.threads else (0, 0, 0)
         failure = Failure("in bounds", str(fault), setup.label, fault.line, block)
@@ -196,7 +202,11 @@ def _failure(finding: Finding, label: str) -> Failure:
     return Failure(BROKEN_BY[finding.kind], message, label, finding.line, block)
 
 
-def _compared(setup: Setup, arguments) -> Iterator[Failure]:
+def compared(setup: Setup, arguments: Mapping[str, object]) -> Iterator[Failure]:
+    """Yield a failure for each output that is wrong, and each input that a launch has changed.
+
+    arguments: of the launch, after it, on the host.
+    """
     for name, value in setup.arguments.items():
         if not isinstance(value, np.ndarray):
             continue
@@ -233,29 +243,24 @@ class LaunchCounts:
         }
 
 
-def _missed(setup, goals, counters: Counters, totals, *, method: bool = False) -> list[Failure]:
-    """Return a failure for each goal that is missed, at the line that counts most above it."""
-    return [
-        _miss(setup, goal, counters, message, totals, method)
-        for goal in goals
-        if (message := goal.missed(totals))
-    ]
-
-
-def _miss(setup, goal: Goal, counters: Counters, message: str, totals, method: bool) -> Failure:
-    lines = next(iter(counters.by_kernel.values())).lines if goal.too_many(totals) else {}
-    there = {
-        number: sum(counts.get(name, 0) for name in goal.counters)
-        for number, counts in lines.items()
-        if number
-    }
-    line = max(there, key=there.get, default=0)
-    if there.get(line, 0):
-        message += f"\n{there[line]:,} of them arise on line {line}"
-    else:
-        line = 0
-    about = {"label": setup.label, "line": line, "block": (0, 0, 0)}
-    return Failure("counters", message, **about, counter=goal.counter, method=method)
+def _missed(setup, goals, counters: Counters, totals, *, method: bool = False) -> Iterator[Failure]:
+    """Yield a failure for each goal that is missed, at the line that counts most above it."""
+    for goal in goals:
+        if not (message := goal.missed(totals)):
+            continue
+        kernels = iter(counters.by_kernel.values())
+        there = {
+            number: sum(counts.get(name, 0) for name in goal.counters)
+            for number, counts in (next(kernels).lines if goal.too_many(totals) else {}).items()
+            if number
+        }
+        line = max(there, key=there.get, default=0)
+        if there.get(line, 0):
+            message += f"\n{there[line]:,} of them arise on line {line}"
+        else:
+            line = 0
+        where = {"label": setup.label, "line": line, "block": (0, 0, 0)}
+        yield Failure("counters", message, **where, counter=goal.counter, method=method)
 
 
 def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, str]]:

@@ -35,21 +35,8 @@ GOAL = "counters: "  # before a counter's name: the points of one goal
 BEGIN, END = "// BEGIN SOLUTION", "// END SOLUTION"
 YOUR_CODE = "# // YOUR CODE HERE"  # a comment in Python, an empty directive in CUDA C
 _HEAD = {"title": str, "lesson": str, "kernel": str, "lines": int}
-_PROBLEM = {"points": dict, "needed": str, "bonus": int}  # of the head of a problem; optional
-_PROOF = {"without": dict}  # of the head; optional
-# Kinds of wrong kernels: an exercise has one of each, or says in its head's `without` why not.
-KINDS = (
-    "hard-coded size",
-    "uninitialised",
-    "extreme start",
-    "forbidden method",
-    "method left out",
-    "swapped axes",
-    "all lanes write",
-    "ties",
-    "ragged end",
-    "narrow type",
-)
+# Optional in the head: for the proof, and of a problem.
+_MORE = {"without": dict, "points": dict, "needed": str, "bonus": int}
 KERNEL = ("c++", "python")  # fences of a kernel: CUDA C, or a Triton kernel in Python
 _ONCE = ("Statement", "Specification", "Hints", "Solution")
 _OPTIONAL = ("Stub", "NumPy", "Equivalent mutants")
@@ -57,7 +44,6 @@ LEVELS = ("what must hold", "the idea", "a line of code")  # of the hints
 _FOLD = "<details><summary>Hint {}: {}</summary>\n\n{}\n\n</details>"
 _HINT = re.compile(r"^(\d+)\. (.*?)(?=^\d+\. |\Z)", re.MULTILINE | re.DOTALL)
 _LEADING = re.compile(r"Rejected for: (.+)(?:\nEarns: (\d+)$)?(?:\nKind: (.+)$)?", re.MULTILINE)
-_EQUIVALENT = re.compile(r"- (\d+: `.*?` -> `.*?`(?: \(\d+\))?): (.+)", re.DOTALL)
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -69,7 +55,7 @@ class ExerciseError(UserError, ValueError):
 class Solution:
     """A kernel file that must pass, or, with `rejected_for`, fail for this property.
 
-    earns: of a problem with points, exactly so many; None: less than all. kind: one of KINDS or "".
+    earns: of a problem with points, exactly so many; None: less than all. kind: or "".
     """
 
     name: str
@@ -91,8 +77,8 @@ class Exercise:
         stub: what the learner starts from. solution: the reference.
         specification: Python text; see setups.
         correct, wrong: other solutions, for the proof.
-        without: kind of KINDS -> why no kernel can be wrong in this way.
-        equivalent: change, as `mutants` words it -> why the mutant computes the same.
+        without: kind of wrong solutions -> why no kernel can be wrong in this way.
+        equivalent: the section Equivalent mutants, for the authors' `mutants`.
         numpy: Python text that computes the expected result; run before the specification.
         points: property, or GOAL and a counter -> points. Empty where nothing is graded.
         needed: a property without which nothing is earned, or "".
@@ -112,7 +98,7 @@ class Exercise:
     correct: tuple[Solution, ...]
     wrong: tuple[Solution, ...]
     without: Mapping[str, str] = field(default_factory=dict)
-    equivalent: Mapping[str, str] = field(default_factory=dict)
+    equivalent: str = ""
     numpy: str = ""
     points: Mapping[str, int] = field(default_factory=dict)
     needed: str = ""
@@ -253,7 +239,7 @@ def parse_exercise(name: str, text: str) -> Exercise:
         solution=solution,
         correct=tuple(others["Correct"]),
         wrong=tuple(others["Wrong"]),
-        equivalent=_equivalent(name, sections.get("Equivalent mutants", "")),
+        equivalent=sections.get("Equivalent mutants", ""),
         numpy=_fenced(name, "NumPy", sections["NumPy"], "python") if "NumPy" in sections else "",
     )
 
@@ -269,7 +255,7 @@ def _head(name: str, text: str) -> dict:
         head = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ExerciseError(f"{name}: the head is not TOML: {error}") from None
-    known = _HEAD | {key: kind for key, kind in (_PROBLEM | _PROOF).items() if key in head}
+    known = _HEAD | {key: kind for key, kind in _MORE.items() if key in head}
     wrong = [key for key, kind in known.items() if not isinstance(head.get(key), kind)]
     if wrong or set(head) - set(known):
         fields = ", ".join(f"{key} ({kind.__name__})" for key, kind in _HEAD.items())
@@ -281,12 +267,6 @@ def _head(name: str, text: str) -> dict:
             raise ExerciseError(
                 f"{name}: points are whole numbers for a property or for `{GOAL}COUNTER`, "
                 f"not {key!r} = {points!r}"
-            )
-    for kind, reason in head.get("without", {}).items():
-        if kind not in KINDS or not isinstance(reason, str) or not reason.strip():
-            raise ExerciseError(
-                f"{name}: `without` gives a reason for a kind of wrong kernel, not {kind!r} = "
-                f"{reason!r}; the kinds are: {', '.join(KINDS)}"
             )
     if head.get("needed", "") not in ("", *head.get("points", {})):
         raise ExerciseError(f"{name}: needed is {head['needed']!r}, which has no points")
@@ -330,19 +310,6 @@ def _hints(name: str, body: str) -> tuple[str, ...]:
     return tuple(re.sub(r"\n {3}", "\n", text.strip()) for _, text in found)
 
 
-def _equivalent(name: str, body: str) -> dict[str, str]:
-    found = {}
-    for item in filter(None, re.split(r"^(?=- )", body, flags=re.MULTILINE)):
-        parts = _EQUIVALENT.fullmatch(item.strip())
-        if not parts:
-            raise ExerciseError(
-                f"{name}: an equivalent mutant is `- CHANGE: why it computes the same`, with the "
-                f"change as attn-course mutants prints it, not {item.strip()!r}"
-            )
-        found[parts[1]] = " ".join(parts[2].split())
-    return found
-
-
 def _other(name: str, section: str, called: str, body: str, solution: str) -> Solution:
     title = f"{section}: {called}"
     about = _about(name, title, body) if section == "Wrong" else {}
@@ -363,11 +330,8 @@ def _about(name: str, title: str, body: str) -> dict:
         raise ExerciseError(
             f"{name}: section {title!r} begins with `Rejected for: PROPERTY`, one of: {known}"
         )
-    kind = (found[3] or "").strip()
-    if kind not in ("", *KINDS):
-        raise ExerciseError(f"{name}: section {title!r} has no kind of: {', '.join(KINDS)}")
     earns = int(found[2]) if found[2] else None
-    return {"rejected_for": found[1].strip(), "earns": earns, "kind": kind}
+    return {"rejected_for": found[1].strip(), "earns": earns, "kind": (found[3] or "").strip()}
 
 
 def _code_of(source: str) -> str:

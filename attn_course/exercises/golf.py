@@ -5,7 +5,7 @@ kernels are ranked; the lowest is best.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from .examination import largest_totals
 from .exercise import Exercise
@@ -29,11 +29,6 @@ def known_standings(exercise: Exercise) -> list[Standing]:
     """Return the costs of the reference and of the exercise's other correct solutions."""
     named = [("reference", exercise.solution), *((one.name, one.text) for one in exercise.correct)]
     return [(name, costs(largest_totals(exercise, text))) for name, text in named]
-
-
-def ranked(standings: Iterable[Standing]) -> list[Standing]:
-    """Return standings, the lowest total first; of equal ones the first stays first."""
-    return sorted(standings, key=lambda one: one[1][TOTAL])
 
 
 def text_hash(text: str) -> str:

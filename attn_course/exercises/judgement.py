@@ -131,7 +131,7 @@ class Judgement:
         if failure.property != "compiles":  # the compiler's message holds the line
             lines += [
                 f"  {'>' if number == failure.line else ' '}{number:4}  {text}".rstrip()
-                for number, text in self.context(failure.line)
+                for number, text in lines_around(self.source, failure.line)
             ]
         if failure.block is not None:
             lines.append(f'  step("{self.exercise}") shows this case thread by thread.')
@@ -139,14 +139,6 @@ class Judgement:
             lines += [f"  {line}" for line in wrapped(DIAGNOSIS.format(self.diagnosis))]
         lines.append(f'  hint("{self.exercise}") gives a hint.')
         return lines
-
-    def context(self, line: int) -> list[tuple[int, str]]:
-        """Return the lines of the learner's text around `line`, with their numbers."""
-        text = lines_of(self.source)
-        if not 0 < line <= len(text):
-            return []
-        first, last = max(1, line - CONTEXT), min(len(text), line + CONTEXT)
-        return [(number, text[number - 1]) for number in range(first, last + 1)]
 
     def _counter_lines(self) -> list[str]:
         if not self.counters:
@@ -190,6 +182,12 @@ class Judgement:
             f"{cases}{table}<details><summary>Your kernel beside the reference</summary><table>"
             f"<tr><th>yours</th><th>reference</th></tr><tr>{texts}</tr></table></details>"
         )
+
+
+def lines_around(source: str, line: int) -> list[tuple[int, str]]:
+    """Return (number, text) of the lines of a kernel around one of them; none where it is 0."""
+    numbered = list(enumerate(lines_of(source), 1))
+    return numbered[max(0, line - 1 - CONTEXT) : line + CONTEXT] if line else []
 
 
 def wrapped(message: str) -> list[str]:

@@ -14,20 +14,13 @@ STUB = "stub"
 class Proven:
     """One examined solution: its name, what must come of it, and what came.
 
-    expected: "waiting" for the stub, "" for a correct solution, else the property to be named.
+    expected, found: "waiting" for the stub, "" for a pass, else the property that is named first.
     """
 
     exercise: str
     name: str
     expected: str
-    judgement: Judgement
-
-    @property
-    def found(self) -> str:
-        """ "waiting", the property named first, or "" for a pass."""
-        if self.judgement.waiting:
-            return "waiting"
-        return self.judgement.first.property if self.judgement.first else ""
+    found: str
 
     @property
     def holds(self) -> bool:
@@ -37,9 +30,17 @@ class Proven:
 def prove(exercise: Exercise) -> list[Proven]:
     """Examine the stub, the reference, and every correct and wrong solution of an exercise."""
     cases = [(STUB, exercise.stub, "waiting"), (REFERENCE, exercise.solution, "")]
-    cases += [(one.name, one.text, "") for one in exercise.correct]
-    cases += [(one.name, one.text, one.rejected_for) for one in exercise.wrong]
+    cases += [
+        (one.name, one.text, one.rejected_for) for one in (*exercise.correct, *exercise.wrong)
+    ]
     return [
-        Proven(exercise.name, name, expected, judge(exercise, text))
+        Proven(exercise.name, name, expected, _named(judge(exercise, text)))
         for name, text, expected in cases
     ]
+
+
+def _named(judgement: Judgement) -> str:
+    """What a proof calls an outcome."""
+    if judgement.waiting:
+        return "waiting"
+    return judgement.first.property if judgement.first else ""

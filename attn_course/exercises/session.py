@@ -14,7 +14,7 @@ from attn_course.lessons.working_copy import Attempts, Pass, WorkingCopy
 from .diagnosis import diagnosis
 from .examination import BROKEN_BY, compiled, judge, launch
 from .exercise import LEVELS, Exercise, ExerciseError, read_exercise
-from .golf import COSTS, TOTAL, Standing, costs, known_standings, ranked, text_hash
+from .golf import COSTS, TOTAL, Standing, costs, known_standings, text_hash
 from .judgement import DIAGNOSIS, Failure, Judgement, wrapped
 from .setups import Setup
 
@@ -58,7 +58,8 @@ def attempt(exercise: Exercise, text: str, copy: WorkingCopy | None) -> Judgemen
     if not mine:
         return replace(judgement, diagnosis=known)
     others = known_standings(exercise)
-    best, lowest = ranked([*others, *own_standings(attempts)])[0]
+    standings = [*others, *own_standings(attempts)]
+    best, lowest = min(standings, key=lambda one: one[1][TOTAL])
     best = "a kernel of yours" if best in attempts.passes else best
     shown = {"yours": mine, "reference": others[0][1], f"best known: {best}": lowest}
     return replace(judgement, standings=shown)

@@ -17,13 +17,12 @@ def butterfly(
     *,
     lane: int | None = None,
     title: str = "",
-    written: str = ".2g",
 ) -> Figure:
     """Draw the values of a warp's lanes before an exchange and after each of its steps.
 
     Args:
         offsets: (steps,) lane l exchanges with lane l ^ offset.
-        values: (steps + 1, lanes), as a trace recorded them.  written: the format of those from 1.
+        values: (steps + 1, lanes), as a trace recorded them.
         lane: the lane whose sources are drawn darker; None: the way of the final value, which
             must be the same in all lanes (as after a maximum).
 
@@ -42,7 +41,7 @@ def butterfly(
     figure, axes = style.new_axes(11.2, 0.95 + 0.78 * len(values))
     for row, offset in enumerate(offsets):
         _draw_exchange(axes, row, offset, marked[row : row + 2])
-    _draw_lanes(axes, values, marked, written)
+    _draw_lanes(axes, values, marked)
     for row, offset in enumerate(("before", *(f"offset {offset}" for offset in offsets))):
         axes.text(-1.0, row, offset, ha="right", va="center", fontsize=10.5)
         bold = {"fontsize": 10.5, "color": style.RED, "fontweight": "bold"}
@@ -77,14 +76,14 @@ def _draw_exchange(axes: Axes, row: int, offset: int, marked: np.ndarray) -> Non
             axes.plot((lane, target), (row, row + 1), **drawn)
 
 
-def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str) -> None:
+def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray) -> None:
     finite = values[np.isfinite(values)]
     low, high = finite.min(), finite.max()
     for (row, lane), value in np.ndenumerate(values):
         share = 0.1 + 0.8 * (value - low) / ((high - low) or 1) if np.isfinite(value) else 0.0
         face = colormaps["YlGnBu"](share)
         ink = {"color": style.ink_on(face), "fontsize": 10.5, "zorder": 3}
-        text = format(value, written if abs(value) >= 1 else ".2f")
+        text = format(value, ".2g" if abs(value) >= 1 else ".2f")
         text = text[text.startswith("0.") :]  # 0.15 as .15: a lane has room for three letters
         edge = style.RED if marked[row, lane] else "#CBD2D9"
         box = {"boxstyle": "square,pad=0.12", "fc": face, "lw": 1.6, "ec": edge}

@@ -7,13 +7,16 @@ import base64
 import html
 import io
 from collections.abc import Iterator, Mapping, Sequence, Sized
+from pathlib import Path
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
+from matplotlib.style import context
+from matplotlib.textpath import TextPath
 
 # Colours that stay apart for colour-blind readers and in print (Okabe and Ito).
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#5F6B76"
@@ -25,26 +28,8 @@ PALE, GRID, EMPTY = "#B8C2CC", "#E4E7EB", "#EEF1F4"  # not emphasised; grid line
 QUERY = "#7CF5FF"  # the box round a query token, on dark maps of weights
 DASHED = (0, (4, 3))
 
-STYLE = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelcolor": INK,
-    "axes.edgecolor": "#9AA5B1",
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "figure.dpi": 110,
-    "savefig.dpi": 160,
-    "figure.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
-    "savefig.bbox": "tight",
-}
-styled = rc_context(STYLE)  # a decorator: the function draws in the course's style
+# A decorator: the function draws in the course's style.
+styled = context(Path(__file__).with_name("course.mplstyle"))
 
 
 def require(condition: bool, message: str) -> None:
@@ -115,6 +100,13 @@ def below(figure: Figure, source: str) -> None:
 def with_source(label: str, source: str) -> str:
     """Return an axis label, with the source of the values (GPU, date) under it if given."""
     return f"{label}\n{source}" if source else label
+
+
+def text_width(texts: Sequence[str], **font) -> float:
+    """Return inches across the longest text. font: of FontProperties; 10 points unless told."""
+    font = FontProperties(**{"size": 10} | font)
+    lines = (line for text in texts for line in text.split("\n"))
+    return max(TextPath((0, 0), line, prop=font).get_extents().width for line in lines) / 72
 
 
 def grid_lines(axes: Axes, axis: str = "both") -> None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
 import msgspec
-import numpy as np
 
 from attn_course.figures import table
 from attn_course.measure.records import RESULTS_FOLDER, RecordError
@@ -34,8 +33,6 @@ COMPUTED = "computed"
 PRINTED = "printed in the source"
 EXACT = (COUNTED, COMPUTED, PRINTED)  # sources of numbers that have no spread
 YES_OR_NO = "yes or no"
-# A recorded number without a spread must miss a limit by this factor to decide.
-WITHOUT_SPREAD = 1.25
 FILE = "claims.json"
 CHOICE = dict(zip("hwnu", VERDICTS, strict=True))  # what a learner answers -> the verdict
 
@@ -44,7 +41,7 @@ CHOICE = dict(zip("hwnu", VERDICTS, strict=True))  # what a learner answers -> t
 class Evidence:
     """One number: what it is, its value, its unit, and where it comes from.
 
-    value: True and False become 1 and 0 in the unit YES_OR_NO.
+    value: 1 and 0 stand for yes and no in the unit YES_OR_NO.
     source: COUNTED, COMPUTED, PRINTED, or the caption of a record.
     low, high: the interval of a recorded number, in its unit; None: the record has no spread.
     """
@@ -56,23 +53,10 @@ class Evidence:
     low: float | None = None
     high: float | None = None
 
-    def __post_init__(self):
-        if isinstance(self.value, bool | np.bool_):
-            object.__setattr__(self, "unit", YES_OR_NO)
-        object.__setattr__(self, "value", float(self.value))
-
     @property
     def exact(self) -> bool:
         """A count, a result of arithmetic, a printed number, or a yes or no."""
         return self.source in EXACT or self.unit == YES_OR_NO
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """What a rule compares with its limit; of a recorded number without a spread a wide one."""
-        if self.low is not None and self.high is not None:
-            return self.low, self.high
-        factor = 1.0 if self.exact else WITHOUT_SPREAD
-        return self.value / factor, self.value * factor
 
     @property
     def spread(self) -> str:
@@ -102,14 +86,6 @@ class Tried:
     evidence: tuple[Evidence, ...] = field(default=())
     verdict: str = ""
     why: str = ""
-
-    def record(self) -> dict:
-        """Return the fields for the file."""
-        evidence = [
-            {key: value for key, value in asdict(one).items() if value is not None}
-            for one in self.evidence
-        ]
-        return asdict(self) | {"evidence": evidence}
 
 
 class _Book(TypedDict):

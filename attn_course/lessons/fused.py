@@ -26,6 +26,7 @@ from attn_course.measure import records
 from attn_course.measure.benchmarks import Shape, run_benchmark, shape_label
 from attn_course.measure.candidates import Kernels, Part
 from attn_course.measure.timing import ClockWatch, require_gpu
+from attn_course.reference.inputs import seeded_qkv
 
 from .lesson06_reductions import Tally
 
@@ -147,9 +148,9 @@ def key_blocks(trace: Tracer) -> list[dict]:
     return found
 
 
-def _last(recording, name: str, end: int, thread: int = 0) -> float:
-    """Return the value that a variable of a thread has before a step."""
-    values = [value for at, value in recording.history(name, thread) if at < end]
+def _last(recording, name: str, end: int) -> float:
+    """Return the value that a variable of thread 0 has before a step."""
+    values = [value for at, value in recording.history(name) if at < end]
     return float(np.ravel(values[-1])[0])
 
 
@@ -196,17 +197,17 @@ def loop_changes(before: str, after: str) -> tuple[int, list[str]]:
     return len(places), inside
 
 
-def shared_need(which: str, d: int, options: Sequence[str] = (), n: int = 64) -> int:
+def shared_need(which: str, d: int, options: Sequence[str] = ()) -> int:
     """Return the shared memory in bytes, static and dynamic, of a kernel's block at a head dim."""
     row = step(which)
     kernel = compiled(row.path, tuple(options), entry=row.entry, backend="simulator")
-    return row.launch(Problem(1, n, n, d), options).shared_bytes + kernel.shared_size_bytes
+    return row.launch(Problem(1, 64, 64, d), options).shared_bytes + kernel.shared_size_bytes
 
 
-def largest_dim(which: str, budget: int, options: Sequence[str] = (), step_of: int = 4) -> int:
-    """Return the largest head dim, a multiple of step_of, whose block fits a budget in bytes."""
-    dims = range(step_of, 1 << 16, step_of)
-    return step_of * bisect_right(dims, budget, key=lambda d: shared_need(which, d, options))
+def largest_dim(which: str, budget: int, options: Sequence[str] = ()) -> int:
+    """Return the largest head dim, a multiple of 4, whose block fits a budget in bytes."""
+    dims = range(4, 1 << 16, 4)
+    return 4 * bisect_right(dims, budget, key=lambda d: shared_need(which, d, options))
 
 
 # -- attempts beside the ladder --------------------------------------------------------------------
@@ -268,7 +269,7 @@ def measure_shape(
 ) -> dict:
     """Return the row of one shape: all variants, checked, then timed in turns. keys: n if None."""
     makers = {name: partial(Kernels, name, [Part(*part)]) for name, part in variants.items()}
-    result = run_benchmark(shape, makers, keys=keys, iterations=iterations)
+    result = run_benchmark(seeded_qkv(shape, keys), makers, iterations=iterations)
     return {
         "shape": shape,
         "refused": result.entrants.refused,

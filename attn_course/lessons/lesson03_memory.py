@@ -21,6 +21,7 @@ from attn_course.measure.benchmarks import run_benchmark
 from attn_course.measure.candidates import Kernels, Part
 from attn_course.measure.records import new_record
 from attn_course.measure.timing import capture, contest, require_gpu
+from attn_course.reference.inputs import seeded_qkv
 
 KIND = "memory_lesson"
 PROBES = "probes/memory_levels"
@@ -194,14 +195,18 @@ def score_times(iterations: int = 60) -> dict:
     require_gpu()
     makers = {name: partial(Kernels, name, [Part(*p)]) for name, p in score_variants().items()}
     result = run_benchmark(
-        SHAPE, makers, iterations=iterations, warmup=10, expected=_expected_scores
+        seeded_qkv(SHAPE),
+        makers,
+        iterations=iterations,
+        warmup=10,
+        expected=_expected_scores,
     )
     if result.entrants.wrong or result.entrants.refused:
         raise RuntimeError("; ".join((result.entrants.wrong | result.entrants.refused).values()))
     return result.measured.record() | {"shape": SHAPE}
 
 
-def _expected_scores(q, k, v, causal: bool) -> np.ndarray:
+def _expected_scores(q, k, v) -> np.ndarray:
     return reference.attention_scores(q, k, scale=1)
 
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,9 +20,7 @@ from attn_course.ladder.methods import attention, pick, problem_of
 from attn_course.measure import candidates, records
 from attn_course.measure.candidates import ours
 from attn_course.measure.timing import (
-    GRAPH_CALLS,
     HOW,
-    REPLAYS,
     ClockWatch,
     GpuClock,
     Replay,
@@ -137,28 +135,24 @@ def ways(iterations: int = 200) -> dict:
     """The same work on the same inputs, timed in each of timing.HOW: name -> how -> record."""
     q, k, v = _inputs(SHAPE)
     found = {
-        name: _in_every_way(ours(name, q, k, v), partial(attention, q, k, v, name), iterations)
+        name: _in_every_way(
+            name, ours(name, q, k, v), partial(attention, q, k, v, name), iterations
+        )
         for name in (OUR_METHOD, "auto")
     }
     for name in (candidates.EAGER, "torch_efficient") if candidates.available() else ():
         baseline, from_python = candidates.Baseline(name, q, k, v), candidates.caller(name, q, k, v)
-        found[name] = _in_every_way(baseline, from_python, iterations)
+        found[name] = _in_every_way(name, baseline, from_python, iterations)
     picked = pick("auto", problem_of(q, k), "gpu")
     return {"shape": SHAPE, "auto_picks": picked, "timings": found}
 
 
-def _in_every_way(one, from_python: Callable[[], object], iterations: int) -> dict[str, dict]:
+def _in_every_way(
+    name: str, one, from_python: Callable[[], object], iterations: int
+) -> dict[str, dict]:
     """one: a candidate, for graphs; from_python: the same as a program calls it."""
-    found = {}
-    for how in HOW:
-        if how in REPLAYS:
-            replay = one.capture(GRAPH_CALLS if how == "graph" else 1)
-            taken = contest({one.name: replay}, iterations=iterations, flush_l2=how == "cold")
-            timing = replace(taken.timings[one.name], how=how)
-        else:
-            timing = measure(one.name, from_python, how, iterations=iterations)
-        found[how] = timing.record()
-    return found
+    given = {"iterations": iterations, "captured": one.capture}
+    return {how: measure(name, from_python, how, **given).record() for how in HOW}
 
 
 # -- a launch of nothing ---------------------------------------------------------------------------

@@ -82,14 +82,15 @@ def measure_shape(shape: Shape, iterations: int) -> dict:
     """
     import cupy
 
-    result = run_benchmark(shape, makers(), iterations=iterations, warmup=10)
+    inputs = seeded_qkv(shape)
+    result = run_benchmark(inputs, makers(), iterations=iterations, warmup=10)
     entrants, measured = result.entrants, result.measured
     if wrong := [text for name, text in entrants.wrong.items() if name not in candidates.BASELINES]:
         raise AssertionError("; ".join(wrong))
     timings = {name: one.record() for name, one in measured.timings.items() if name != _SMALL}
-    inputs = [cupy.asarray(array) for array in seeded_qkv(shape)]
     # Each kernel alone works on scores and weights that another one left.
-    alone = Kernels("kernels", [Part(*part) for part in KERNELS.values()], *inputs)
+    parts = [Part(*part) for part in KERNELS.values()]
+    alone = Kernels("kernels", parts, *map(cupy.asarray, inputs))
     alone.call()
     return {
         "shape": shape,

@@ -6,16 +6,15 @@ been shown, the guess made before it stays, and the scorecard counts that one.
 
 import math
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from pathlib import Path
 
 import numpy as np
 from kernelscope.errors import UserError
 
 from attn_course.figures import table
+from attn_course.folders import search_path
 
 Answer = float | int | str
 NO_ANSWER = "none yet"
@@ -144,9 +143,7 @@ def begin() -> None:
     `!attn-course` in a cell is then the command of the kernel's own environment.
     """
     _questions.clear()
-    folder, others = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
-    if folder not in others.split(os.pathsep):
-        os.environ["PATH"] = os.pathsep.join((folder, others))
+    os.environ["PATH"] = search_path()
 
 
 def _check(question: Question, what: str, value: Answer | None) -> None:

@@ -32,15 +32,13 @@ TEST_MARK = "# NBVAL_IGNORE_OUTPUT\n"  # at the head of cells whose stored outpu
 GRADER = "NBGRADER_EXECUTION"  # environment: "autograde" or "validate" where nbgrader runs cells
 _log = logging.getLogger(__name__)
 _TIME = re.compile(r"\*\*Time:\*\*\s*(\d+) minutes(?:, and (\d+) for the exercises)?")
-_QUESTION = re.compile(r"\*\*The question[^:]*:\s*(.+?)\*\*\s*\n\n", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Lesson:
     """A lesson of the course: file name without suffix, title, minutes as its first cell has them.
 
-    minutes: of its text; exercise_minutes: of its exercises; exercises: their names, in order;
-    question: of the first cell, "" without one.
+    minutes: of its text; exercise_minutes: of its exercises; exercises: their names, in order.
     """
 
     name: str
@@ -48,7 +46,6 @@ class Lesson:
     minutes: int
     exercise_minutes: int
     exercises: tuple[str, ...]
-    question: str = ""
 
 
 def lessons() -> list[Lesson]:
@@ -59,16 +56,14 @@ def lessons() -> list[Lesson]:
 def _lesson(path: Path) -> Lesson:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     head = "".join(cells[0]["source"])
-    time, question = _TIME.search(head), _QUESTION.search(head)
+    time = _TIME.search(head)
     minutes = time.groups(default="0") if time else ("0", "0")
-    asked = " ".join(question[1].split()) if question else ""
     names = (cell["metadata"].get("exercise") for cell in cells)
     return Lesson(
         path.stem,
         head.splitlines()[0].removeprefix("# "),
         *map(int, minutes),
         tuple(dict.fromkeys(name for name in names if name)),
-        asked[:1].upper() + asked[1:],
     )
 
 
@@ -146,21 +141,16 @@ class WorkingCopy:
 
         Raises OSError where the folder can not be written.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        state = self._read()
-        said = []
-        for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
-            text = cleared(path.read_text(encoding="utf-8"))
-            said += self._place(path.name, text, state.lessons)
-        self._write(state)
+        paths = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
+        said = self.place({path.name: cleared(path.read_text(encoding="utf-8")) for path in paths})
         self._link_kernels()
         shutil.copyfile(NOTEBOOKS / GLOSSARY, self.folder / GLOSSARY)  # the lessons link to it
         return said
 
     def place(self, texts: Mapping[str, str]) -> list[str]:
-        """Put further notebooks, path in the folder -> text, by the same rules as the lessons."""
-        state = self._read()
-        said = []
+        """Put notebooks, path in the folder -> text; return sentences as `update` does."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state, said = self._read(), []
         for name, text in texts.items():
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             said += self._place(name, text, state.lessons)

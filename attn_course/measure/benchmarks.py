@@ -15,7 +15,6 @@ from kernelscope import BackendError, array_module
 from attn_course import reference
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.dtypes import DTYPES
-from attn_course.reference.inputs import seeded_qkv
 
 from .candidates import BaselineRefuses, Kernels
 from .timing import Contest, GpuClock, Replay, TimingError, calls_for, contest, require_gpu
@@ -31,21 +30,17 @@ def shape_label(shape: Shape, causal: bool = False) -> str:
     return ",".join(map(str, shape)) + (" causal" if causal else "")
 
 
-def float64_attention(
-    q, k, v, *, causal: bool = False, queries: np.ndarray | slice = np.s_[:]
-) -> np.ndarray:
+def float64_attention(q, k, v, **options) -> np.ndarray:
     """Return reference.attention, a thread a head: NumPy computes outside the interpreter's lock.
 
-    q: (B, H, n, d).  k, v: (B, H_kv, m, d).  queries: those that are wanted.  Returns
-    (B, H, queries, d) float64.
+    q: (B, H, n, d).  k, v: (B, H_kv, m, d).  options: of reference.attention; a bias is that of all
+    heads.  Returns (B, H, n, d) float64.
     """
-    mask = reference.causal_mask(q.shape[2], k.shape[2])[queries] if causal else None
-    hidden = None if mask is None else np.where(mask, 0.0, -np.inf)
 
     def head(at: tuple[int, int]) -> np.ndarray:
         kv = at[0], at[1] * k.shape[1] // q.shape[1]
-        of_head = (one[None, None] for one in (q[at][queries], k[kv], v[kv]))
-        return reference.attention(*of_head, bias=hidden)[0, 0]
+        of_head = (one[None, None] for one in (q[at], k[kv], v[kv]))
+        return reference.attention(*of_head, **options)[0, 0]
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(head, np.ndindex(q.shape[:2])))
@@ -81,17 +76,15 @@ class BenchmarkResult:
     verdicts: dict[str, Comparison]
     turns: int
 
-    def record(self, name: str) -> dict:
-        """Return the times and the relative error of one candidate, as a record keeps them."""
-        error = self.verdicts[name].relative_error
-        return self.measured.timings[name].record() | {"relative_error": error}
-
     def records(self) -> dict[str, dict]:
-        """Return `record` of every candidate that was timed."""
-        return {name: self.record(name) for name in self.measured.timings}
+        """Return the times and the relative error of every candidate that was timed."""
+        return {
+            name: timing.record() | {"relative_error": self.verdicts[name].relative_error}
+            for name, timing in self.measured.timings.items()
+        }
 
     def facts(self) -> dict[str, dict]:
-        """Return `record` and what its launch occupies, of every candidate that was timed."""
+        """Return the same, and what its launch occupies, of every candidate that was timed."""
         return {
             name: one | self.entrants.candidates[name].facts()
             for name, one in self.records().items()
@@ -99,15 +92,11 @@ class BenchmarkResult:
 
 
 def run_benchmark(
-    shape: Shape,
+    inputs: Sequence[np.ndarray],
     makers: Mapping[str, Callable],
     *,
-    keys: int | None = None,
-    causal: bool = False,
     iterations: int = 60,
     warmup: int = 5,
-    inputs: Callable[..., Sequence[np.ndarray]] = seeded_qkv,
-    dtype: str = "float32",
     row_seconds: float = ROW_SECONDS,
     expected: Callable[..., np.ndarray] = float64_attention,
     sample: Callable[[np.ndarray], np.ndarray] | None = None,
@@ -118,15 +107,13 @@ def run_benchmark(
     """Check and time all candidates on one problem.
 
     Args:
-        shape: (B, H, n, d).  keys: keys and values, n where None.
+        inputs: on the host; of attention q (B, H, n, d), k and v (B, H, m, d).
         makers: name -> function of the inputs that returns a candidate: an object with try_call,
             capture, poison, output and relative, as Candidate and Baseline. What it refuses with
             ValueError, BackendError or BaselineRefuses does not take part.
         iterations: turns; fewer where they would take longer than row_seconds.
-        dtype: of the inputs, a name in DTYPES; the reference gets them rounded to it.
         warmup: turns before them.
-        inputs: function of shape and kv_length that returns the inputs, q, k and v (NumPy).
-        expected: function of the inputs and causal that returns the result in float64.
+        expected: function of the inputs that returns the result in float64.
         sample: function of an output that returns the part of it which `expected` gives; the rest
             must be finite. None: all is compared.
         leave_out: drops entrants after all have been estimated.
@@ -135,9 +122,8 @@ def run_benchmark(
     Raises:
         TimingError: no GPU, or no candidate left.
     """
-    host = [one.astype(DTYPES[dtype], copy=False) for one in inputs(shape, kv_length=keys)]
     clock = clock or GpuClock()
-    on_device = [_on_device(array, array_module(backend)) for array in host]
+    on_device = [_on_device(array, array_module(backend)) for array in inputs]
     clock.synchronize()
     entrants = gather(makers, on_device)
     for name, one in entrants.candidates.items():
@@ -147,12 +133,12 @@ def run_benchmark(
         name: one.capture(calls_for(entrants.call_us[name]))
         for name, one in entrants.candidates.items()
     }
-    verdicts = check(entrants, replays, expected(*host, causal=causal), clock, sample)
+    verdicts = check(entrants, replays, expected(*inputs), clock, sample)
     replays = {name: replays[name] for name in entrants.candidates}
     if not replays:
         out = entrants.refused | entrants.skipped | entrants.wrong
         reasons = "; ".join(f"{name}: {reason}" for name, reason in out.items())
-        raise TimingError(f"{shape_label(shape, causal)}: no candidate is left: {reasons}")
+        raise TimingError(f"{shape_label(inputs[0].shape)}: no candidate is left: {reasons}")
     turns = turns_for(
         {name: entrants.call_us[name] * replay.calls for name, replay in replays.items()},
         iterations,

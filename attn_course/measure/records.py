@@ -80,14 +80,9 @@ def new_record(kind: str, files: Iterable[str], folder: Path = KERNEL_FOLDER, **
     folders keep theirs: "broken/missing_first_barrier.cu".
     """
     names = sorted({kernel_path(file, folder).relative_to(folder).as_posix() for file in files})
-    stamp = {"date": datetime.date.today().isoformat(), "commit": commit()}
+    stamp = {"date": datetime.date.today().isoformat(), "commit": checkout_commit(checkout())}
     hashes = {name: kernel_hash(name, folder) for name in names}
     return {"kind": kind, **gpu_identity(), **stamp, "kernels": hashes, **measured}
-
-
-def commit() -> str:
-    """Short hash of the checkout's commit, as `checkout_commit` gives it."""
-    return checkout_commit(checkout())
 
 
 def write_record(record: dict, name: str, root: Path = RESULTS_FOLDER) -> Path:

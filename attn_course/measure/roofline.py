@@ -41,8 +41,7 @@ class Work:
     launches: int = 0
 
     def __add__(self, other: Work) -> Work:
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return Work(*(mine + theirs for mine, theirs in pairs))
+        return Work(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def bytes(self) -> int:
@@ -75,11 +74,6 @@ class Work:
     def floor_us(self, peak: Gpu, dtype: str = "float32") -> float:
         """The largest of the floors: they can overlap, so they do not add up."""
         return max(self.floors_us(peak, dtype).values())
-
-    def bound(self, peak: Gpu) -> str:
-        """The resource that sets the floor: "memory", "arithmetic" or "exponentials"."""
-        floors = self.floors_us(peak)
-        return max(floors, key=floors.get)
 
 
 def visible_pairs(n: int, m: int, causal: bool = False) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -132,11 +132,6 @@ class Contest:
         """How many times faster `name` is than `peer`; options as of bootstrap_ratio."""
         return bootstrap_ratio(self.timings[name], self.timings[peer], **options)
 
-    def fastest(self, names: Iterable[str]) -> str | None:
-        """Return the one of these with the smallest median; None where none was timed."""
-        timed = [name for name in names if name in self.timings]
-        return min(timed, key=lambda name: self.timings[name].median_us, default=None)
-
     def record(self) -> dict:
         return {"clocks": self.clocks, "timings": [t.record() for t in self.timings.values()]}
 
@@ -247,12 +242,18 @@ def contest(
 
 # -- one call, timed in several ways ---------------------------------------------------------------
 def measure(
-    name: str, call: Callable[[], object], how: str, *, iterations: int = 60, warmup: int = 10
+    name: str,
+    call: Callable[[], object],
+    how: str,
+    *,
+    iterations: int = 60,
+    warmup: int = 10,
+    captured: Callable[[int], Replay] | None = None,
 ) -> Timing:
     """Time one call from Python in one of the ways of HOW.
 
-    call: launches on CuPy's current stream. For the ways of REPLAYS it must neither allocate nor
-        synchronise.
+    call: launches on CuPy's current stream. captured: returns a graph of so many calls, for the
+        ways of REPLAYS; where None, `call` must neither allocate nor synchronise.
 
     Raises:
         TimingError: no GPU.  ValueError: an unknown way.
@@ -261,7 +262,7 @@ def measure(
         raise InputError(f"how is {how!r}; it must be one of: {', '.join(HOW)}")
     require_gpu()
     if how in REPLAYS:
-        replay = capture(call, GRAPH_CALLS if how == "graph" else 1)
+        replay = (captured or partial(capture, call))(GRAPH_CALLS if how == "graph" else 1)
         found = contest(
             {name: replay}, iterations=iterations, warmup=warmup, flush_l2=how == "cold"
         )

@@ -3,7 +3,7 @@
 float64 imports nothing of the course, so nothing of the course can bend it.
 """
 
-from .comparison import Comparison, assert_agrees, compare, poisoned
+from .comparison import Comparison, compare, poisoned
 from .dtypes import DTYPES, HALVES, TOLERANCES
 from .float64 import (
     attention,

@@ -11,9 +11,8 @@ import numpy as np
 
 from .dtypes import DTYPES, TOLERANCES
 
-DEFAULT_RELATIVE = TOLERANCES[
-    "float32"
-]  # float32 with sums of some thousand terms stays well below
+# Sums of some thousand terms in float32 stay well below.
+DEFAULT_RELATIVE = TOLERANCES["float32"]
 BFLOAT16_NAN = 0x7FFF
 ELEMENT_SLACK = 10.0  # one element may stray this many times further than the whole
 
@@ -135,11 +134,3 @@ def _describe(name, actual, expected, bad, index, ratio, relative) -> str:
     if count := int(np.isnan(actual).sum()):
         text += f"; {count} are NaN: never written, or computed from inf - inf or 0 * inf"
     return text
-
-
-def assert_agrees(actual, expected, **options) -> Comparison:
-    """:func:`compare`, raising AssertionError with its message when the arrays disagree."""
-    comparison = compare(actual, expected, **options)
-    if not comparison.agrees:
-        raise AssertionError(comparison.message)
-    return comparison

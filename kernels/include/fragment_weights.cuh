@@ -54,6 +54,21 @@ __device__ __forceinline__ void pack(unsigned (&p)[tiles / 2][4], const float (&
     }
 }
 
+// The factor that makes weighted sums of this lane's rows averages. lse: where the log of the first
+// row's sum of exponentials goes, or null; left: rows from it on.
+__device__ __forceinline__ void end_rows(float (&factor)[2], const float (&shift)[2],
+                                         const float (&sum)[2], float* lse, int left)
+{
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float total = warp_sum<2, 1>(sum[half]);
+        factor[half] = total > 0.0f ? 1.0f / total : 0.0f;  // every key masked: zeros
+        if (lse && 8 * half < left && threadIdx.x % 4 == 0) {
+            lse[8 * half] = shift[half] * LN2 + logf(total);
+        }
+    }
+}
+
 // Writes a warp's 16 rows, times a factor each, into its rows of a tile (tiles / 8, 64, 128 bytes);
 // `first` is the first one.
 template <int tiles>

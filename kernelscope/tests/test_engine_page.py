@@ -16,9 +16,9 @@ def blocks(language):
 
 @pytest.fixture
 def in_folder(tmp_path, monkeypatch):
-    (source,) = blocks("c++")
-    name = source.splitlines()[0].removeprefix("// ")
-    (tmp_path / name).write_text(source)
+    for source in blocks("c++"):
+        name = source.splitlines()[0].removeprefix("// ")
+        (tmp_path / name).write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     return tmp_path
@@ -26,7 +26,7 @@ def in_folder(tmp_path, monkeypatch):
 
 def test_the_python_of_the_engine_page_runs(in_folder, capsys):
     names = {}
-    assert len(blocks("python")) == 4
+    assert len(blocks("python")) == 5
     for block in blocks("python"):
         exec(compile(block, "engine.md", "exec"), names)
     assert "z[i] = x[i] + y[i]" in capsys.readouterr().out

@@ -3,24 +3,61 @@
     python kernelscope/tools/replay_launches.py keep FILE TESTS ...    where the tests run
     python kernelscope/tools/replay_launches.py replay FILE [--out JSON]   where there is a GPU
 
-`keep` runs pytest and writes each launch of the simulator: its PTX, its arguments before and after.
-`replay` needs CuPy, and this package on PYTHONPATH. A kernel that adds floats with atomics, in any
-order, or that takes approximate functions, may differ; the list shows where and by how much.
+`keep` runs pytest and writes each launch of the simulator: its PTX, its arguments as the PTX takes
+them, and the memory that these lead to, before and after. `replay` needs CuPy, and this package on
+PYTHONPATH; it needs neither Triton nor Numba. A kernel that adds floats with atomics, in any order,
+or that takes approximate functions, may differ; the list shows where and by how much.
 """
 
 import argparse
+import ctypes
 import hashlib
 import json
 import os
 import pickle
+import re
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-MOST_BYTES = 3_000_000  # of the arrays of a launch that is kept
+MOST_BYTES = 3_000_000  # of the memory of a launch that is kept
+ALIGNED = 256  # bytes; memory keeps its place in the multiples of them
+# Names of inlined functions: of several texts that were joined only the first one's are kept.
+INLINED = re.compile(r", function_name [^,]+, inlined_at .*")
 WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A stretch of memory that arguments lead to; arrays that overlap share one.
+
+    shift: its address modulo ALIGNED; dtype: of the first array in it, skip: where that begins.
+    """
+
+    shift: int
+    before: bytes
+    after: bytes
+    dtype: str
+    skip: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch that was kept.
+
+    text: the key of its PTX; shape: (grid, block, bytes of dynamic shared memory); values: for each
+    parameter of the PTX the bytes of a number, or (place in `memory`, offset) of a pointer.
+    """
+
+    test: str
+    kernel: str
+    text: int
+    shape: tuple
+    values: tuple
+    memory: tuple[Memory, ...]
 
 
 # -- where the tests run ---------------------------------------------------------------------------
@@ -29,47 +66,74 @@ class Keeper:
 
     def __init__(self):
         self.texts: dict[int, str] = {}
-        self.launches: list[dict] = []
+        self.launches: list[Launch] = []
 
     def pytest_configure(self):
-        from kernelscope.module.kernel import Kernel
+        from kernelscope.module import SimulatorKernel
 
-        plain = Kernel.__call__
+        plain = SimulatorKernel._launch
 
-        def call(kernel, grid, block, args, shared_mem=0, stream=None):
-            before = [_image(value) for value in args]
-            plain(kernel, grid, block, args, shared_mem, stream)
-            self._keep(kernel, (grid, block, shared_mem), before, args)
+        def launch(kernel, grid, block, values, shared_mem, stream, observers):
+            extents = extents_of(values)
+            keep = kept(values, kernel.entry.parameters, extents)
+            keep &= not any(one.keeps_going for one in observers)  # its kernel may do what faults
+            before = [ctypes.string_at(low, high - low) for low, high in extents] if keep else []
+            plain(kernel, grid, block, values, shared_mem, stream, observers)
+            if keep:
+                self._keep(kernel, (grid, block, shared_mem), values, extents, before)
 
-        Kernel.__call__ = call
+        SimulatorKernel._launch = launch
 
-    def _keep(self, kernel, launch, before, args) -> None:
+    def _keep(self, kernel, shape, values, extents, before) -> None:
         text = kernel.module.ptx()
-        size = sum(len(one[1]) for one in before if one and one[0])
-        if None in before or size > MOST_BYTES:
-            return
         key = hash(text)
         self.texts[key] = text
-        self.launches.append(
-            {
-                "test": os.environ.get("PYTEST_CURRENT_TEST", "").split("::")[-1].split(" (")[0],
-                "kernel": kernel.name,
-                "text": key,
-                "launch": launch,
-                "widths": [parameter.size for parameter in kernel.entry.parameters],
-                "before": before,
-                "after": [_image(value) for value in args],
-            }
+        sizes = [parameter.size for parameter in kernel.entry.parameters]
+        passed, firsts = [], {}
+        for value, size in zip(values, sizes, strict=True):
+            if not isinstance(value, np.ndarray):
+                passed.append(bytes(size) if value is None else value.tobytes()[:size])
+                continue
+            address = value.__array_interface__["data"][0]
+            at = place_of(np.lib.array_utils.byte_bounds(value)[0], extents)
+            passed.append((at, address - extents[at][0]))
+            firsts.setdefault(at, (value.dtype.name, (address - extents[at][0]) % value.itemsize))
+        memory = tuple(
+            Memory(low % ALIGNED, old, ctypes.string_at(low, high - low), *firsts[at])
+            for at, ((low, high), old) in enumerate(zip(extents, before, strict=True))
         )
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").split("::")[-1].split(" (")[0]
+        self.launches.append(Launch(test, kernel.entry.name, key, shape, tuple(passed), memory))
+
+    def write(self, path: str) -> None:
+        launches = [vars(one) | {"memory": [vars(m) for m in one.memory]} for one in self.launches]
+        Path(path).write_bytes(pickle.dumps((self.texts, launches)))
 
 
-def _image(value) -> tuple[str, bytes] | None:
-    """(dtype, bytes) of an array, ("", bytes) of a number; None of what cannot be kept."""
-    if isinstance(value, np.ndarray):
-        return (value.dtype.name, value.tobytes()) if value.flags.c_contiguous else None
-    if value is None:
-        return "", bytes(8)
-    return ("", value.tobytes()) if isinstance(value, np.generic) else None
+def extents_of(values) -> list[tuple[int, int]]:
+    """(start, end) of the memory of arrays, in order; those that overlap are one."""
+    arrays = [value for value in values if isinstance(value, np.ndarray)]
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(map(np.lib.array_utils.byte_bounds, arrays)):
+        if found and (low < found[-1][1] or low == found[-1][0]):
+            found[-1] = found[-1][0], max(high, found[-1][1])
+        else:
+            found.append((low, high))
+    return found
+
+
+def place_of(low: int, extents: list[tuple[int, int]]) -> int:
+    return next(
+        at for at, (start, end) in enumerate(extents) if start <= low <= max(start, end - 1)
+    )
+
+
+def kept(values, parameters, extents) -> bool:
+    """Whether a launch can be run elsewhere: it passes arrays and numbers, and no other address."""
+    if sum(high - low for low, high in extents) > MOST_BYTES:
+        return False
+    pairs = [pair for pair in zip(values, parameters, strict=True) if pair[0] is not None]
+    return not any(p.is_struct or p.size not in WORDS for _, p in pairs)
 
 
 def keep(path: str, tests: list[str]) -> int:
@@ -77,31 +141,81 @@ def keep(path: str, tests: list[str]) -> int:
 
     keeper = Keeper()
     status = pytest.main(["-q", "-p", "no:xdist", *tests], plugins=[keeper])
-    Path(path).write_bytes(pickle.dumps((keeper.texts, keeper.launches)))
+    keeper.write(path)
     print(f"{len(keeper.launches)} launches of {len(keeper.texts)} kernels: {path}")
     return int(status)
 
 
+def read(path: str) -> tuple[dict[int, str], list[Launch]]:
+    """The PTX texts by their keys, and the launches of a file."""
+    texts, launches = pickle.loads(Path(path).read_bytes())
+    found = [
+        Launch(**one | {"memory": tuple(Memory(**m) for m in one["memory"])}) for one in launches
+    ]
+    return texts, found
+
+
 # -- where there is a GPU --------------------------------------------------------------------------
+class Gpu:
+    """Runs PTX through CuPy."""
+
+    def __init__(self, texts: dict[int, str], folder: str):
+        import cupy
+
+        self.cupy, self.texts, self.folder = cupy, texts, folder
+        self.modules: dict[int, object] = {}
+
+    def module(self, key: int):
+        if key not in self.modules:
+            file = Path(self.folder, f"{key}.ptx")
+            text = INLINED.sub("", self.texts[key])
+            file.write_text(text, encoding="utf-8")
+            together = "%envreg" in text  # a barrier of the grid
+            self.modules[key] = self.cupy.RawModule(
+                path=str(file), enable_cooperative_groups=together
+            )
+        return self.modules[key]
+
+    def run(self, one: Launch) -> list[bytes]:
+        """Run a launch; returns the memory after it."""
+        places = [self.cupy.zeros(len(m.before) + 2 * ALIGNED, np.uint8) for m in one.memory]
+        starts = []
+        for place, memory in zip(places, one.memory, strict=True):
+            start = (memory.shift - place.data.ptr) % ALIGNED
+            place[start : start + len(memory.before)] = self.cupy.asarray(
+                np.frombuffer(memory.before, np.uint8)
+            )
+            starts.append(start)
+        values = [
+            np.frombuffer(value, WORDS[len(value)])[0]
+            if isinstance(value, bytes)
+            else np.uint64(places[value[0]].data.ptr + starts[value[0]] + value[1])
+            for value in one.values
+        ]
+        grid, block, shared = one.shape
+        kernel = self.module(one.text).get_function(one.kernel)
+        if shared > 48 * 1024:
+            kernel.max_dynamic_shared_size_bytes = shared
+        kernel(tuple(map(int, grid)), tuple(map(int, block)), tuple(values), shared_mem=shared)
+        self.cupy.cuda.Device().synchronize()
+        ends = [start + len(m.before) for start, m in zip(starts, one.memory, strict=True)]
+        every = zip(places, starts, ends, strict=True)
+        return [place.get()[start:end].tobytes() for place, start, end in every]
+
+
 def replay(path: str, out: str | None) -> int:
-    import cupy
     from kernelscope.differential.machines import describe
 
-    texts, launches = pickle.loads(Path(path).read_bytes())
-    modules = {}
+    texts, launches = read(path)
     with tempfile.TemporaryDirectory() as folder:
-        for key, text in texts.items():
-            file = Path(folder, f"{key}.ptx")
-            file.write_text(text, encoding="utf-8")
-            modules[key] = cupy.RawModule(path=str(file))
-        different = [found for one in launches if (found := _differences(one, modules))]
-    hashes = {
-        one["kernel"]: hashlib.sha256(texts[one["text"]].encode()).hexdigest() for one in launches
-    }
+        gpu = Gpu(texts, folder)
+        different = [found for one in launches if (found := differences(one, gpu))]
     record = {
         "kind": "launches",
         **describe("gpu"),
-        "kernels": hashes,
+        "kernels": {
+            one.kernel: hashlib.sha256(texts[one.text].encode()).hexdigest() for one in launches
+        },
         "launches": len(launches),
         "same_bytes": len(launches) - len(different),
         "different": different,
@@ -113,36 +227,36 @@ def replay(path: str, out: str | None) -> int:
     return 0
 
 
-def _differences(one: dict, modules: dict) -> dict | None:
-    """The arrays that a GPU leaves with other bytes, or the error of the launch."""
-    import cupy
-
-    grid, block, shared = one["launch"]
-    arrays = [cupy.asarray(np.frombuffer(data, np.uint8)) if kind else None
-              for kind, data in one["before"]]  # fmt: skip
-    args = [
-        array if array is not None else np.frombuffer(data[:width], WORDS[width])[0]
-        for array, (_, data), width in zip(arrays, one["before"], one["widths"], strict=True)
-    ]
-    kernel = modules[one["text"]].get_function(one["kernel"])
-    if shared > 48 * 1024:
-        kernel.max_dynamic_shared_size_bytes = shared
-    kernel(tuple(map(int, grid)), tuple(map(int, block)), tuple(args), shared_mem=shared)
-    cupy.cuda.Device().synchronize()
+def differences(one: Launch, machine) -> dict | None:
+    """The arrays that a machine leaves with other bytes, or why it cannot run the launch."""
     told = {}
-    for at, (array, (kind, data)) in enumerate(zip(arrays, one["after"], strict=True)):
-        if array is not None and (bytes_found := array.get().tobytes()) != data:
-            told[f"argument {at}, {kind}"] = _how_far(kind, bytes_found, data)
-    return {"test": one["test"], "kernel": one["kernel"], "arrays": told} if told else None
-
-
-def _how_far(kind: str, found: bytes, expected: bytes) -> str:
     try:
-        found, expected = (np.frombuffer(data, kind).astype(float) for data in (found, expected))
-    except TypeError:
-        return "other bits"  # a dtype that NumPy has not
+        found = machine.run(one)
+    except Exception as error:  # of the driver, of any type: the others still run
+        lines = str(error).splitlines() or [""]
+        return {
+            "test": one.test,
+            "kernel": one.kernel,
+            "error": f"{type(error).__name__}: {lines[0]}",
+        }
+    for at, (after, memory) in enumerate(zip(found, one.memory, strict=True)):
+        if after != memory.after:
+            told[f"array {at}, {memory.dtype}"] = how_far(memory, after)
+    return {"test": one.test, "kernel": one.kernel, "arrays": told} if told else None
+
+
+def how_far(memory: Memory, after: bytes) -> str:
+    try:
+        dtype = np.dtype(memory.dtype)
+        count = (len(after) - memory.skip) // dtype.itemsize
+        found, expected = (
+            np.frombuffer(data, dtype, count, memory.skip).astype(float)
+            for data in (after, memory.after)
+        )
+    except (TypeError, ValueError):
+        return "other bits"  # of records, or of a dtype that NumPy has not
     other = ~((found == expected) | (np.isnan(found) & np.isnan(expected)))
-    worst = np.max(np.abs(found - expected)[other] / (np.abs(expected)[other] + 1e-30))
+    worst = np.max(np.abs(found - expected)[other] / (np.abs(expected)[other] + 1e-30), initial=0)
     return f"{other.sum()} of {other.size} numbers, relative difference {worst:.1e}"
 
 

@@ -14,7 +14,6 @@ from attn_course.classroom import (
     problem_set,
     problem_sets,
     released_notebook,
-    source_notebook,
 )
 from attn_course.classroom.notebooks import notebook_text
 from attn_course.classroom.sets import TEST, ProblemSetError
@@ -40,7 +39,7 @@ def sources(notebook) -> list[str]:
 def test_the_stored_notebook_is_current_and_passed_all_its_tests(chosen):
     notebook = stored(chosen)
     nbformat.validate(notebook)
-    assert tool.is_current(source_notebook(chosen), notebook), "run tools/problem_sets.py"
+    assert tool.is_current(tool.source_notebook(chosen), notebook), "run tools/problem_sets.py"
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     kinds = {output.output_type for cell in code for output in cell.outputs}
@@ -51,7 +50,7 @@ def test_the_stored_notebook_is_current_and_passed_all_its_tests(chosen):
 def test_a_changed_problem_makes_its_notebook_stale():
     chosen = problem_set("ps2")
     old = json.loads(notebook_text(stored(chosen)))
-    new = source_notebook(chosen)
+    new = tool.source_notebook(chosen)
     assert tool.is_current(new, old)
     new["cells"][2]["source"] += " "
     assert not tool.is_current(new, old)

@@ -7,7 +7,7 @@ import pytest
 
 from attn_course.cli import main
 from attn_course.cli.calls import KINDS, kernel_file
-from attn_course.clinic import broken_kernels
+from attn_devtools.defects import broken_kernels
 
 pytestmark = pytest.mark.system
 

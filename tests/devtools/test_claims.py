@@ -14,6 +14,7 @@ from attn_course.lessons.predictions import PredictionError
 from attn_course.lessons.working_copy import NOTEBOOKS
 from attn_course.measure.records import RESULTS_FOLDER, RecordError
 from attn_devtools.claims import CLAIMS, command, trials, write
+from attn_devtools.claims.claim import evidence_of
 
 WORDS = tomllib.loads(trials.WORDS.read_text(encoding="utf-8"))
 BY_NAME = {one.name: one for one in CLAIMS}
@@ -112,7 +113,7 @@ def test_a_handle_is_the_cause_only_if_keeping_it_is_the_cure():
         values = {"8 tokens, kept over eager PyTorch": kept}
         values |= {"8 tokens, made over eager PyTorch": made}
         values |= {"8 tokens, cost of a handle": cost, "the loss, printed": 2150.0}
-        made_up = {what: Evidence(what, value, "", COMPUTED) for what, value in values.items()}
+        made_up = {what: evidence_of(what, value, "", COMPUTED) for what, value in values.items()}
         return BY_NAME["mlp_handle"].judge(made_up)
 
     assert judged(kept=1.0, made=3.0) == claims.HOLDS
@@ -122,7 +123,7 @@ def test_a_handle_is_the_cause_only_if_keeping_it_is_the_cure():
 
 
 def measured(value: float, low: float | None, high: float | None) -> Evidence:
-    return Evidence("a ratio", value, "times", "recorded on a GPU", low, high)
+    return evidence_of("a ratio", value, "times", "recorded on a GPU", low, high)
 
 
 def test_an_interval_decides_and_a_median_does_not():
@@ -227,6 +228,6 @@ def test_calls_that_cannot_run(call, capsys):
 
 
 def test_yes_and_no_are_words():
-    yes, no = (Evidence("it runs", value, "", COMPUTED) for value in (np.True_, False))
-    assert (str(yes), str(no), str(Evidence("blocks", 1, "", COMPUTED))) == ("yes", "no", "1")
+    yes, no = (evidence_of("it runs", value, "", COMPUTED) for value in (np.True_, False))
+    assert (str(yes), str(no), str(evidence_of("blocks", 1, "", COMPUTED))) == ("yes", "no", "1")
     assert yes.value == 1.0

@@ -9,6 +9,7 @@ from attn_course.cli.main import main
 from attn_course.exercises import read_exercise
 from attn_course.exercises.exercise import FOLDER, ExerciseError, parse_exercise
 from attn_devtools.mutants import command, rules, survival
+from attn_devtools.mutants.kinds import kind_faults
 
 pytestmark = pytest.mark.system
 
@@ -99,11 +100,11 @@ def test_survivors_are_those_that_the_cases_do_not_reject_and_the_file_does_not_
     guard = "4: `if (i < n) out` -> `if (true) out`"
     assert guard in found.survivors and not found.holds
     assert found.of == found.killed + len(found.survivors)
-    reasons = dict.fromkeys(found.survivors, "one full block has no thread without a number")
-    listed = survival.survival(replace(blunt, equivalent=reasons))
+    reasons = [f"- {change}: one full block has no idle thread" for change in found.survivors]
+    listed = survival.survival(replace(blunt, equivalent="\n".join(reasons)))
     assert listed.holds and listed.of == listed.killed == found.killed
     assert listed.equivalent == found.equivalent + len(reasons)
-    refuted = survival.survival(replace(exercise, equivalent={guard: "it is not"}), jobs=2)
+    refuted = survival.survival(replace(exercise, equivalent=f"- {guard}: it is not"), jobs=2)
     assert refuted.refuted == (guard,) and not refuted.holds and not refuted.survivors
 
 
@@ -117,7 +118,7 @@ def test_equivalent_mutants_and_kinds_are_read():
     text = TEXT.replace("Rejected for: agrees", "Rejected for: agrees\nKind: narrow type", 1)
     text = text.replace(REASON, "nothing is compared")
     read = parse_exercise("add_ten", text + section)
-    assert read.equivalent == {"4: `i < n` -> `i != n` (2)": "no reason."}
+    assert survival.equivalent_mutants(read) == {"4: `i < n` -> `i != n` (2)": "no reason."}
     assert "narrow type" in [one.kind for one in read.wrong]
     assert read.without["ties"] == "nothing is compared"
 
@@ -126,14 +127,24 @@ def test_equivalent_mutants_and_kinds_are_read():
     ("text", "words"),
     [
         (TEXT + "\n## Equivalent mutants\n\n- the guard\n", "as attn-course mutants prints it"),
-        (TEXT.replace("for: agrees", "for: agrees\nKind: odd", 1), "has no kind of"),
+    ],
+)
+def test_a_wrong_list_is_refused(text, words):
+    with pytest.raises(ExerciseError, match=words):
+        survival.equivalent_mutants(parse_exercise("add_ten", text))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (TEXT.replace("for: agrees", "for: agrees\nKind: odd", 1), "none of the kinds"),
         (TEXT.replace('"ties" =', '"odd" ='), "gives a reason"),
         (TEXT.replace(REASON, " "), "gives a reason"),
     ],
 )
-def test_a_wrong_list_or_kind_is_refused(text, words):
-    with pytest.raises(ExerciseError, match=words):
-        parse_exercise("add_ten", text)
+def test_a_kind_that_is_unknown_or_without_a_reason_is_a_fault(text, words):
+    read = parse_exercise("add_ten", text)
+    assert words in " ".join(kind_faults(read)) and not list(kind_faults(read_exercise("add_ten")))
 
 
 @pytest.mark.parametrize(

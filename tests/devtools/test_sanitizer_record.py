@@ -4,15 +4,15 @@ import copy
 
 import pytest
 
-from attn_course.clinic import WRONG_RESULT, broken_kernels
 from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.steps import LADDER
 from attn_course.measure.records import RESULTS_FOLDER, caption, is_current, read_record
+from attn_devtools.defects import WRONG_RESULT, broken_kernels
 from attn_devtools.record import compare_sanitizer as tool
 from attn_devtools.record import sanitizer_runs as runs
 
 PATHS = sorted(RESULTS_FOLDER.glob("*/sanitizer.json"))
-NEW = [row.path for row in LADDER if row.entry in MATRIX_TILES]
+NEW = [row.path for row in LADDER if row.entry in MATRIX_TILES or row.maps]
 EVERY_RUN = {(name, build) for name in runs.TOOLS for build in runs.BUILDS}
 
 

@@ -6,7 +6,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from attn_course.exercises import exercise_names, prove, read_exercise, session
-from attn_course.exercises.exercise import KINDS, problem_names
+from attn_course.exercises.exercise import problem_names
+from attn_devtools.mutants.kinds import kind_faults
 from attn_devtools.mutants.share import MUTANTS_ONE_IN, part_of
 from attn_devtools.mutants.survival import survival
 
@@ -21,16 +22,12 @@ def lacks(exercise) -> list[str]:
     found = [f"{len(exercise.wrong)} wrong"] if len(exercise.wrong) < LEAST_WRONG else []
     correct = 1 + len(exercise.correct)
     found += [f"{correct} correct"] if correct < LEAST_CORRECT else []
-    kinds = {one.kind for one in exercise.wrong} | set(exercise.without)
-    return found + [kind for kind in KINDS if kind not in kinds]
+    return [*found, *kind_faults(exercise)]
 
 
 def test_a_proof_has_every_kind_of_wrong_kernel():
     lacking = {name: lacks(read_exercise(name)) for name in NAMES}
     assert not any(lacking.values()), {name: found for name, found in lacking.items() if found}
-    for exercise in map(read_exercise, NAMES):
-        doubly = {one.kind for one in exercise.wrong} & set(exercise.without)
-        assert not doubly, f"{exercise.name} has {doubly}, and says why not"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -42,7 +39,7 @@ def test_a_mutant_of_a_reference_is_rejected_or_listed_with_its_reason(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_solution_is_judged_rightly(name):
     wrong = [
-        f"{one.name}: {one.found or 'passed'}, expected {one.expected or 'a pass'}\n{one.judgement}"
+        f"{one.name}: {one.found or 'passed'}, expected {one.expected or 'a pass'}"
         for one in prove(part_of(read_exercise(name)))
         if not one.holds
     ]

@@ -77,7 +77,7 @@ CONFINED = {
     "numba": ("kernelscope.numba",),
     "numba_cuda": ("kernelscope.numba",),
     "triton": ("kernelscope.triton",),
-    "jinja2": ("attn_devtools.site", "attn_course.classroom.grading.feedback"),
+    "jinja2": ("attn_devtools.site", "attn_course.classroom.templates"),
     **dict.fromkeys(("sphinx", "docutils", "pygments"), ("attn_devtools.site",)),
     "ipython_pygments_lexers": ("attn_devtools.site",),
 }

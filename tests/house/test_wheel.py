@@ -123,7 +123,7 @@ def test_the_engines_sdist_holds_its_tests_and_docs(tmp_path):
 
 def test_the_wheel_holds_the_package_kernels_records_and_lessons(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    package = stored("attn_course", ".py", ".js", ".j2", ".json")
+    package = stored("attn_course", ".py", ".js", ".j2", ".json", ".mplstyle", ".toml")
     authors = stored("tools/attn_devtools", ".py", ".js", ".css", ".j2", ".toml")
     assert package | {f"attn_course/{name}" for name in DATA} <= names
     assert {name.removeprefix("tools/") for name in authors} <= names
@@ -135,7 +135,7 @@ def test_the_wheel_holds_the_package_kernels_records_and_lessons(wheel):
 def test_the_sdist_is_a_checkout(tmp_path):
     with tarfile.open(build("sdist", tmp_path)) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    package = stored("attn_course", ".py", ".js", ".j2", ".json")
+    package = stored("attn_course", ".py", ".js", ".j2", ".json", ".mplstyle", ".toml")
     others = stored("tests", ".py", ".cfg") | stored("docs", "")
     others |= stored("tools", ".py", ".js", ".css", ".j2", ".toml")
     single = {"Makefile", "pyproject.toml", "setup.py", "environment.yml", "Dockerfile"}

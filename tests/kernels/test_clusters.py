@@ -19,8 +19,9 @@ from attn_course import Sanitizer, observe, reference
 from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.methods import attention, problem_of
 from attn_course.ladder.steps import step
-from attn_course.reference.comparison import assert_agrees, poisoned
+from attn_course.reference.comparison import poisoned
 from attn_course.reference.inputs import seeded_qkv
+from attn_devtools.agreement import assert_agrees
 
 pytestmark = pytest.mark.system
 

@@ -16,7 +16,8 @@ from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.problem import Problem
 from attn_course.ladder.steps import step
 from attn_course.measure.hardware.disassembly import count_operations, machine_code
-from attn_course.reference.comparison import assert_agrees, compare
+from attn_course.reference.comparison import compare
+from attn_devtools.agreement import assert_agrees
 
 pytestmark = pytest.mark.system
 
@@ -111,7 +112,7 @@ def test_three_products_are_nearly_as_exact_as_fp32():
     assert compare(out, expected).relative_error > 1e-4
 
 
-@pytest.mark.parametrize("d", [8, 16, 64, 96, 200])
+@pytest.mark.parametrize("d", [8, 16, 64, 96])
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_no_bank_conflicts(dtype, d):
     """None, but for 8 of an output of 16 columns in 16 bits, however many keys there are."""
@@ -189,13 +190,16 @@ TILES = [
     (dtype, tile)
     for entry, dtype in (("flash_mma", HALF), ("flash_tf32x3", SINGLE))
     for d in (64, 128, 256)
-    for tile in MATRIX_TILES[entry].of(d)
+    for tile in MATRIX_TILES[entry].of(d)[:1]
 ]
 
 
 @pytest.mark.parametrize(("dtype", "tile"), TILES, ids=str)
-def test_every_tile(dtype, tile):
-    """The large ones too, which the simulator's own device has no use for or no room."""
+def test_tiles_of_the_table(dtype, tile):
+    """The first of each width, which the simulator's own device has no use for or no room.
+
+    Among them are one and two tiles of rows, four and eight warps; others differ in numbers only.
+    """
     rows = 16 * tile["ROW_TILES"] * tile["WARPS"]
     q, k, v = inputs(dtype, 1, 1, rows + 5, 2 * tile["BC"] + 6, tile["D"] - 9)
     q[:, :, 0], k[:, :, 0] = 4.0, np.arange(k.shape[1]) // tile["BC"] * 7.0

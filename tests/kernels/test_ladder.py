@@ -17,8 +17,9 @@ from attn_course.ladder import methods
 from attn_course.ladder.call import StepLaunch, compiled, numbers_of, run_steps
 from attn_course.ladder.methods import METHODS, attention, steps_of
 from attn_course.ladder.steps import LADDER, LONG_ROW, Geometry, Problem, step
-from attn_course.reference.comparison import assert_agrees, poisoned
+from attn_course.reference.comparison import poisoned
 from attn_course.reference.inputs import seeded_qkv
+from attn_devtools.agreement import assert_agrees
 
 xp = array_module()
 PIPELINES = [method for method in METHODS if not methods.supports(method, "causal")]

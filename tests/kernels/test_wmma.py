@@ -8,9 +8,10 @@ import pytest
 from kernelscope.backend import array_module, asnumpy
 
 from attn_course import Counters, Sanitizer, attention, observe, reference
-from attn_course.reference.comparison import assert_agrees, compare, poisoned
+from attn_course.reference.comparison import compare, poisoned
 from attn_course.reference.dtypes import DTYPES, TOLERANCES
 from attn_course.reference.inputs import seeded_qkv
+from attn_devtools.agreement import assert_agrees
 
 pytestmark = pytest.mark.system
 

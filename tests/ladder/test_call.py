@@ -16,8 +16,8 @@ from attn_course import Counters, attention, observe, reference
 from attn_course.ladder import Plan, Problem, Request, call_steps, methods, run_steps, step
 from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.headers import KERNEL_FOLDER
-from attn_course.reference.comparison import assert_agrees
 from attn_course.reference.inputs import seeded_qkv
+from attn_devtools.agreement import assert_agrees
 
 SHAPE = (1, 2, 9, 20)
 

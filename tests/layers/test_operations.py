@@ -14,7 +14,8 @@ from attn_course.layers.launches import Launches
 from attn_course.layers.operations import add_bias_gelu, add_layer_norm, add_parts
 from attn_course.layers.products import PRECISIONS, WeightMatrix, numpy_product, tf32_high
 from attn_course.layers.steps import LAYER_NORM, WIDEST, Rows
-from attn_course.reference.comparison import assert_agrees, poisoned
+from attn_course.reference.comparison import poisoned
+from attn_devtools.agreement import assert_agrees
 
 xp = array_module()
 NORM, GELU = 2e-6, 1e-6  # relative errors that are allowed

@@ -13,7 +13,7 @@ from attn_course import SwinStage, TransformerBlock, reference
 from attn_course.ladder.methods import UnknownMethod, UnsupportedDtype
 from attn_course.layers.swin import relative_bias, shift_mask, window_tokens
 from attn_course.layers.transformer import host_weight, torch_weights
-from attn_course.reference.comparison import assert_agrees
+from attn_devtools.agreement import assert_agrees
 from attn_devtools.bench.layers import LayerRow, seeded_rows, seeded_weights
 from attn_devtools.bench.torch_layers import torch_state
 

@@ -1,7 +1,8 @@
 """The minutes of a lesson and of an exercise, by hand."""
 
 from attn_course.exercises import read_exercise
-from attn_course.lessons.study_minutes import exercise_minutes, lesson_minutes
+from attn_course.lessons.study_minutes import exercise_minutes
+from attn_devtools.lesson_minutes import lesson_minutes
 
 
 def cell(kind, text, **metadata):

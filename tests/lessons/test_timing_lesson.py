@@ -64,19 +64,19 @@ def test_a_candidate_is_timed_in_every_way(monkeypatch):
     """Ours and a baseline take the same path: graphs of their own, and calls from Python."""
     captured, flushed = [], []
 
-    def contest(replays, iterations, flush_l2):
+    def contest(replays, iterations, warmup, flush_l2):
         flushed.append(flush_l2)
         return timing.Contest({name: timing.Timing(name, "graph", (2.0,)) for name in replays})
 
-    def measure(name, call, how, iterations):
+    def by_python(call, warmup, iterations):
         call()
-        return timing.Timing(name, how, (5.0,) * iterations)
+        return (5.0,) * iterations
 
-    monkeypatch.setattr(lesson05_timing, "contest", contest)
-    monkeypatch.setattr(lesson05_timing, "measure", measure)
-    one = types.SimpleNamespace(name="tiled", capture=captured.append)
-    calls = []
-    found = lesson05_timing._in_every_way(one, lambda: calls.append(1), 3)
+    monkeypatch.setattr(timing, "contest", contest)
+    monkeypatch.setattr(timing, "require_gpu", lambda: None)
+    monkeypatch.setattr(timing, "_WAYS", dict.fromkeys(timing._WAYS, by_python))
+    one, calls = types.SimpleNamespace(capture=captured.append), []
+    found = lesson05_timing._in_every_way("tiled", one, lambda: calls.append(1), 3)
     assert list(found) == list(HOW) and [one["how"] for one in found.values()] == list(HOW)
     assert captured == [timing.GRAPH_CALLS, 1, 1] and flushed == [False, False, True]
     assert len(calls) == 3 and (found["wall"]["median_us"], found["cold"]["median_us"]) == (5, 2)

@@ -122,10 +122,10 @@ SHAPE = (1, 2, 5, 4)
 def contest_of(**results):
     makers = {name: lambda q, k, v, r=result: FakeCandidate(r) for name, result in results.items()}
     return run_benchmark(
-        SHAPE,
+        seeded_qkv(SHAPE),
         makers,
         iterations=4,
-        expected=lambda q, k, v, causal: EXPECTED,
+        expected=lambda q, k, v: EXPECTED,
         leave_out=lambda entrants: entrants.drop("slow", entrants.skipped, "too slow"),
         backend="simulator",
         clock=Clock(),
@@ -138,7 +138,7 @@ def test_a_contest_times_all_that_are_right():
     assert result.entrants.skipped == {"slow": "too slow"} and list(result.entrants.wrong) == [
         "wrong"
     ]
-    one = result.record("right")
+    one = result.records()["right"]
     assert one["samples"] == result.turns == 4 and one["relative_error"] < 1e-6
     with pytest.raises(TimingError, match="no candidate is left: slow: too slow; wrong: "):
         contest_of(wrong=EXPECTED + 1, slow=EXPECTED)

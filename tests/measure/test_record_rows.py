@@ -134,7 +134,7 @@ def test_times_of_the_score_kernels(made_up_gpu, monkeypatch):
     found = memory_levels.score_times(2)
     assert [one["name"] for one in found["timings"]] == list(memory_levels.score_variants())
     wrong = np.zeros((1, 2, 5, 5))
-    monkeypatch.setattr(memory_levels, "_expected_scores", lambda q, k, v, causal: wrong)
+    monkeypatch.setattr(memory_levels, "_expected_scores", lambda q, k, v: wrong)
     with pytest.raises(RuntimeError, match="elements are wrong"):
         memory_levels.score_times(2)
 

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from attn_course.exercises import read_exercise
-from attn_course.lessons.study_minutes import lesson_minutes
+from attn_devtools.lesson_minutes import lesson_minutes
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = sorted(ROOT.glob("notebooks/[0-9]*.ipynb"))

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from attn_course.reference.comparison import assert_agrees, compare, poisoned
+from attn_course.reference.comparison import compare, poisoned
+from attn_devtools.agreement import assert_agrees
 
 
 @pytest.fixture

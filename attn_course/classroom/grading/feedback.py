@@ -5,31 +5,19 @@ failing case are a page beside it, made by the course's stepper.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
 
-from kernelscope.ptx import lines_of
-
-from attn_course.exercises.judgement import CONTEXT, PROPERTIES
+from attn_course.exercises.judgement import PROPERTIES, lines_around
 
 from ..points import PropertyPoints
+from ..templates import template
 from .gradebook import GRADED, printable
 from .store import NO_SET, JudgedKernel, Result, page_name
 
 
-@lru_cache(maxsize=1)
-def _template():
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # `make tour` has it not
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=clean,
-    )
-    environment.globals |= {"reasons": reasons, "lines": lines_around, "page_name": page_name}
-    environment.globals["meanings"] = PROPERTIES
-    return environment.get_template("pages.html.j2")
+def _page(**about) -> str:
+    names = {"reasons": reasons, "lines": lines_around, "page_name": page_name}
+    page = template("grading/pages.html.j2", of_html=True, finalize=clean)
+    return page.render(**names, meanings=PROPERTIES, **about)
 
 
 def clean(value: object) -> object:
@@ -43,7 +31,7 @@ def feedback(result: Result) -> str:
     """Return a student's page."""
     title = f"{result.student}: {result.set or NO_SET}"
     remarks = [(one.kind, one.cell, one.text) for one in result.all_remarks]
-    return _template().render(title=title, result=result, remarks=remarks)
+    return _page(title=title, result=result, remarks=remarks)
 
 
 def overview(
@@ -57,7 +45,7 @@ def overview(
     no submission.
     """
     graded = sum(one.state == GRADED for one in results)
-    return _template().render(
+    return _page(
         title=f"{len(results)} submissions, {graded} graded",
         results=sorted(results, key=lambda one: (one.set, one.student)),
         links=links,
@@ -77,9 +65,3 @@ def reasons(problem: JudgedKernel) -> Iterator[tuple[str, PropertyPoints, list[s
             yield "All properties", first, []
         else:
             yield first.property, first, [row.property for row in others]
-
-
-def lines_around(source: str, line: int) -> list[tuple[int, str]]:
-    """Return (number, text) of the lines of a kernel around one of them."""
-    numbered = list(enumerate(lines_of(source), 1))
-    return numbered[max(0, line - 1 - CONTEXT) : line + CONTEXT]

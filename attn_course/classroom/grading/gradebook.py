@@ -3,13 +3,14 @@
 import csv
 import io
 import os
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from kernelscope.errors import UserError
+
+from attn_course.folders import search_path
 
 from ..sets import problem_set
 from .store import GRADED, Result, write
@@ -119,7 +120,7 @@ def write_nbgrader(path: Path, names: Iterable[str], results: Iterable[Result]) 
 def _quiet_nbgrader() -> Iterator[None]:
     """Let nbgrader find `alembic`, which it runs for a new database, and hide its own warnings."""
     before = os.environ.get("PATH", os.defpath)
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
+    os.environ["PATH"] = search_path()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"nbgrader|sqlalchemy")

@@ -7,7 +7,7 @@ from kernelscope.cli.arguments import printer, write_json
 from kernelscope.errors import InputError
 from tqdm import tqdm
 
-from attn_course.classroom.proof import ProvenAnswer, prove_problem
+from attn_course.classroom.proof import prove_problem
 from attn_course.exercises.exercise import Exercise, exercise_names, read_exercise
 from attn_course.exercises.proof import Proven, prove
 from attn_course.exercises.session import attempt, next_hint
@@ -111,7 +111,7 @@ def _listing(exercises: list[Exercise]) -> str:
     )
 
 
-def _proof_row(proven: Proven | ProvenAnswer) -> dict:
+def _proof_row(proven: Proven) -> dict:
     return {
         "exercise": proven.exercise,
         "solution": proven.name,
@@ -121,7 +121,7 @@ def _proof_row(proven: Proven | ProvenAnswer) -> dict:
     }
 
 
-def _report(proven: list[Proven] | list[ProvenAnswer]) -> str:
+def _report(proven: list[Proven]) -> str:
     rows = []
     for *cells, holds in (_proof_row(one).values() for one in proven):
         rows.append((*cells, "" if holds else "WRONG"))

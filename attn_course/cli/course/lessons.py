@@ -12,6 +12,7 @@ from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_sets
 from attn_course.cli.arguments import output_folder
 from attn_course.figures import table
+from attn_course.folders import search_path
 from attn_course.lessons.working_copy import LAB_EXTENSIONS, Lesson, WorkingCopy, lessons
 
 from .grade_self import FOLDER
@@ -59,7 +60,7 @@ def execute(arguments) -> int:
     write_json(arguments.json, {"folder": str(copy.folder), "lessons": rows})
     if opened is not None:
         command = lab_command(copy.folder, opened)
-        os.execve(command[0], command, lab_environment())
+        os.execve(command[0], command, {**os.environ, "PATH": search_path()})
     return 0
 
 
@@ -71,13 +72,6 @@ def lesson_name(name: str, found: list[Lesson]) -> str:
             return one
     near = did_you_mean(name, names)
     raise InputError(f"no lesson {name!r}{near}; the lessons are: {', '.join(names)}")
-
-
-def lab_environment() -> dict[str, str]:
-    """Return JupyterLab's environment: in its terminals and cells `attn-course` is a command."""
-    programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
-    known = programs in path.split(os.pathsep)
-    return {**os.environ, "PATH": path if known else os.pathsep.join([programs, path])}
 
 
 def lab_command(folder: Path, lesson: str) -> list[str]:

@@ -4,7 +4,10 @@
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
 
+import msgspec
 from kernelscope import resolve_backend
 from kernelscope.errors import UnknownNameError
 
@@ -22,16 +25,6 @@ class Multiprocessor:
     blocks: int
     registers: int
     shared_bytes: int
-
-
-# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
-MULTIPROCESSORS = {
-    "sm_75": Multiprocessor(32, 16, 65536, 64 * 1024),
-    "sm_80": Multiprocessor(64, 32, 65536, 164 * 1024),
-    "sm_86": Multiprocessor(48, 16, 65536, 100 * 1024),
-    "sm_89": Multiprocessor(48, 24, 65536, 100 * 1024),
-    "sm_90": Multiprocessor(64, 32, 65536, 228 * 1024),
-}
 
 
 @dataclass(frozen=True)
@@ -62,36 +55,22 @@ class Gpu:
     tf32_tflops: float = 0.0
 
     @property
-    def fp32_lanes(self) -> int:
-        """float32 fused multiply-adds a clock and SM."""
-        return FP32_LANES.get(self.arch, 128)
-
-    @property
     def exp_per_second(self) -> float:
         """exp2 results a second of the special function units."""
         return EXP_LANES * self.sms * self.boost_mhz * 1e6
 
-    @property
-    def ridge(self) -> float:
-        """Operations a byte above which arithmetic, not memory, sets the floor."""
-        return self.fp32_tflops * 1e12 / (self.memory_gbps * 1e9)
+
+class _Table(TypedDict):
+    """The content of devices.toml."""
+
+    multiprocessors: dict[str, Multiprocessor]
+    gpus: list[Gpu]
 
 
-_SHEET = "https://www.nvidia.com/en-us/data-center/"
-_ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
-GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        Gpu("NVIDIA H200", "sm_90", 132, 1980, 67, 4800, f"{_SHEET}h200/", 989, 494.5),
-        Gpu("NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 67, 3350, f"{_SHEET}h100/", 989, 494.5),
-        Gpu("NVIDIA A100-SXM4-80GB", "sm_80", 108, 1410, 19.5, 2039, f"{_SHEET}a100/", 312, 156),
-        Gpu("NVIDIA A100 80GB PCIe", "sm_80", 108, 1410, 19.5, 1935, f"{_SHEET}a100/", 312, 156),
-        Gpu("NVIDIA A100-SXM4-40GB", "sm_80", 108, 1410, 19.5, 1555, f"{_SHEET}a100/", 312, 156),
-        Gpu("NVIDIA L4", "sm_89", 58, 2040, 30.3, 300, f"{_SHEET}l4/", 121, 60),
-        Gpu("Tesla T4", "sm_75", 40, 1590, 8.1, 320, f"{_SHEET}tesla-t4/", 65),
-        Gpu("NVIDIA GeForce RTX 4090", "sm_89", 128, 2520, 82.6, 1008, _ADA, 165.2, 82.6),
-    )
-}
+_FILE = Path(__file__).with_name("devices.toml")
+_TABLE = msgspec.toml.decode(_FILE.read_bytes(), type=_Table)
+MULTIPROCESSORS = _TABLE["multiprocessors"]
+GPUS = {gpu.name: gpu for gpu in _TABLE["gpus"]}
 
 
 def peak_of(name: str) -> Gpu:
@@ -109,8 +88,8 @@ def peak_of(name: str) -> Gpu:
     if here and here.name == name:
         return here
     raise UnknownNameError(
-        f"no peak rates for {name!r}; there are: {', '.join(GPUS)}. Add a row to GPUS "
-        "in attn_course/measure/hardware/devices.py with the data sheet it comes from"
+        f"no peak rates for {name!r}; there are: {', '.join(GPUS)}. Add it to {_FILE} "
+        "with the data sheet it comes from"
     )
 
 

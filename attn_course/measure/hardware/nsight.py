@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,54 +29,12 @@ from attn_course.ladder.headers import kernel_path, read_constants
 from attn_course.ladder.problem import ceil_div
 from attn_course.ladder.steps import Geometry, Problem, step
 
-# Our counters and the hardware metric that counts the same thing.
-COUNTER_METRICS = {
-    "instructions": "smsp__inst_executed.sum",
-    "ffma_thread_instructions": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
-    "tensor_instructions": "smsp__inst_executed_pipe_tensor_op_hmma.sum",
-    "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
-    "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
-    "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
-    "global_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
-    "shared_load_requests": "smsp__inst_executed_op_shared_ld.sum",
-    "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
-    "shared_load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
-    "shared_store_requests": "smsp__inst_executed_op_shared_st.sum",
-    "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
-    "shared_store_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
-}
+_METRICS = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
+COUNTER_METRICS, SPEED_METRICS = _METRICS["counters"], _METRICS["speed"]
+LAUNCH_METRICS, STALL_METRICS = _METRICS["launch"], _METRICS["stalls"]
 TIME = "gpu__time_duration.sum"  # ns
-SPEED_METRICS = {
-    "SM": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "memory": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
-    "L1": "l1tex__throughput.avg.pct_of_peak_sustained_active",
-    "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
-    "DRAM": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-    "warps active": "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "warps possible": "sm__maximum_warps_per_active_cycle_pct",
-}
-LAUNCH_METRICS = {
-    "registers": "launch__registers_per_thread",
-    "shared bytes": "launch__shared_mem_per_block_static",
-    "DRAM bytes read": "dram__bytes_read.sum",
-    "DRAM bytes written": "dram__bytes_write.sum",
-}
-STALLS = """
-    long_scoreboard short_scoreboard barrier mio_throttle lg_throttle math_pipe_throttle wait
-    not_selected selected branch_resolving no_instruction dispatch_stall drain imc_miss membar
-    sleeping tex_throttle misc
-""".split()
-STALL_METRICS = {
-    name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in STALLS
-}
 COUNTING = tuple(COUNTER_METRICS.values())
-PROFILING = (
-    TIME,
-    *COUNTING,
-    *SPEED_METRICS.values(),
-    *LAUNCH_METRICS.values(),
-    *STALL_METRICS.values(),
-)
+PROFILING = (TIME, *(metric for table in _METRICS.values() for metric in table.values()))
 _NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 _RETRIES = 8
 
@@ -190,8 +149,8 @@ def find_ncu() -> Path | None:
     return max(places, default=None)
 
 
-def _ncu() -> Path:
-    """find_ncu(). ProfilerError: there is none."""
+def required_ncu() -> Path:
+    """Return find_ncu(). ProfilerError: there is none."""
     if ncu := find_ncu():
         return ncu
     raise ProfilerError("ncu (Nsight Compute) is not on the PATH nor in the CUDA toolkit")
@@ -217,12 +176,12 @@ def collect(
         return run_ncu(program, launches, metrics)
 
 
-def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics, timeout=600):
+def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics):
     """Profiles of a program that makes exactly these launches, in this order.
 
     Metrics that this ncu does not know are left out.
     """
-    ncu, metrics = _ncu(), list(metrics)
+    ncu, metrics = required_ncu(), list(metrics)
     for _ in range(_RETRIES):
         command = ncu_command(ncu, [launch.entry for launch in launches], metrics, program)
         done = subprocess.run(
@@ -231,7 +190,7 @@ def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics, timeo
             env=child_environment(),
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=600,
         )
         output = done.stdout + done.stderr
         unknown = unknown_metrics(output, metrics)
@@ -248,17 +207,6 @@ def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics, timeo
     except ProfilerError as error:
         last = "\n".join(output.strip().splitlines()[-15:])
         raise ProfilerError(f"{error}\nncu's last lines:\n{last}") from None
-
-
-def known_metrics(pattern: str) -> list[str]:
-    """Return the sums of this ncu's metrics whose names match a regular expression, in order.
-
-    Raises ProfilerError where there is no ncu.
-    """
-    query = [str(_ncu()), "--query-metrics"]
-    done = subprocess.run(query, capture_output=True, text=True, timeout=120)
-    names = re.findall(r"^(\w+__\w+) ", done.stdout, re.MULTILINE)
-    return [f"{name}.sum" for name in sorted(set(names)) if re.search(pattern, name)]
 
 
 def unknown_metrics(output: str, metrics: Sequence[str]) -> list[str]:

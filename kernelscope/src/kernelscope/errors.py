@@ -4,7 +4,7 @@ import functools
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -89,6 +89,15 @@ def keyword(name: str, value: str) -> Advice:
 def shell_words(text: object) -> str:
     """Return a text, or an Advice in the words of a command line."""
     return text.shell if isinstance(text, Advice) else str(text)
+
+
+def in_words(text: str | Advice, words: Mapping[str, str]) -> str | Advice:
+    """Return a message with CUDA C's names replaced; words: name -> that of another language."""
+    if isinstance(text, Advice):
+        return Advice(in_words(text.python, words), in_words(text.shell, words))
+    for name, word in words.items():
+        text = text.replace(name, word)
+    return text
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 import numpy as np
 from kernelscope.differential.copies import TILE
-from kernelscope.tensor_map import ELEMENTS
+from kernelscope.tensor_map.encoding import ELEMENTS
 
 NAN = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}
 

@@ -29,6 +29,11 @@ __device__ void store(const Map* map, int x, int y, const void* from) {
         :: "r"(at(from)), "l"(map), "r"(x), "r"(y) : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
+__device__ void add(const Map* map, int x, int y, const void* from) {
+    asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group"
+        " [%1, {%2, %3}], [%0];" :: "r"(at(from)), "l"(map), "r"(x), "r"(y) : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
 __device__ bool elected() {
     int mine;
     asm volatile("{ .reg .pred p; elect.sync _|p, -1; selp.b32 %0, 1, 0, p; }" : "=r"(mine));
@@ -36,6 +41,9 @@ __device__ bool elected() {
 }
 #define FENCE asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define STAGES 3
+#ifndef ADD
+#define ADD store
+#endif
 extern "C" {
 // Each block adds up the column tiles of its 16 rows: a producer warp, two warpgroups.
 __global__ void __launch_bounds__(384, 1) sums(const __grid_constant__ Map in,
@@ -55,7 +63,7 @@ __global__ void __launch_bounds__(384, 1) sums(const __grid_constant__ Map in,
             for (int k = 0; k < tiles; ++k) {
                 int s = k % STAGES;
                 wait(empty + s, k / STAGES % 2 ^ 1);
-                expect(full + s, 2048 + (k == missing) * 16);
+                expect(full + s, 2048 + ((k == missing) - (k == -2 - missing)) * 16);
                 load(&in, k * 32, row, tile + s * 512, full + s);
             }
     } else {
@@ -145,6 +153,85 @@ __global__ void pushed(char* data, int offset) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%1], [%0], 64;"
         :: "r"(at(bytes)), "l"(data + offset) : "memory");
     asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");
+}
+// Two blocks of a cluster: each loads half of a tile for both, and tells both when it is done.
+__global__ void __cluster_dims__(2, 1, 1) shared_loads(const __grid_constant__ Map in, int* out,
+                                                       int tiles) {
+    extern __shared__ __align__(1024) int tile[];  // (2 stages, 16, 32)
+    __shared__ u64 full[2], empty[2];
+    int t = threadIdx.x, rank = blockIdx.x % 2;
+    if (t == 0) {
+        for (int i = 0; i < 2; ++i) { start(full + i, 1); start(empty + i, 2 * 64); }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
+        ::: "memory");
+    if (t < 32) {
+        if (elected())
+            for (int k = 0; k < tiles; ++k) {
+                int s = k % 2;
+                wait(empty + s, k / 2 % 2 ^ 1);
+                expect(full + s, 2048);
+                asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global"
+                    ".mbarrier::complete_tx::bytes.multicast::cluster"
+                    " [%0], [%1, {%2, %3}], [%4], %5;" :: "r"(at(tile + s * 512 + rank * 256)),
+                    "l"(&in), "r"(k * 32), "r"(rank * 8), "r"(at(full + s)), "h"((short)3)
+                    : "memory");
+            }
+    } else if (t >= 64) {
+        int sum = 0, me = t - 64;
+        for (int k = 0; k < tiles; ++k) {
+            int s = k % 2;
+            wait(full + s, k / 2 % 2);
+            for (int i = me; i < 512; i += 64) sum = 3 * sum + tile[s * 512 + i];
+            for (int to = 0; to < 2; ++to)
+                asm volatile("{ .reg .b32 far; mapa.shared::cluster.u32 far, %0, %1;"
+                    " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [far]; }"
+                    :: "r"(at(empty + s)), "r"(to) : "memory");
+        }
+        out[blockIdx.x * 64 + me] = sum;
+    }
+    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
+        ::: "memory");
+}
+// Two warpgroups take turns by named barriers, as a producer and a consumer of one buffer.
+__global__ void turns(int* out, int rounds) {
+    __shared__ int box[128];
+    int t = threadIdx.x % 128;
+    for (int k = 0; k < rounds; ++k)
+        if (threadIdx.x < 128) {
+            if (k) asm volatile("barrier.cta.sync.aligned 2, 256;" ::: "memory");
+            box[t] = k * 1000 + t;
+            asm volatile("barrier.cta.arrive.aligned 1, 256;" ::: "memory");
+        } else {
+            asm volatile("bar.sync 1, 256;" ::: "memory");
+            out[k * 128 + t] = box[127 - t];
+            if (k + 1 < rounds) asm volatile("bar.arrive 2, 256;" ::: "memory");
+        }
+}
+__global__ void rows(const __grid_constant__ Map in, const __grid_constant__ Map out, int tiles,
+                     int* waste) {
+    extern __shared__ __align__(1024) int tile[];
+    __shared__ u64 bar;
+    int x = waste[0];
+    if (threadIdx.x == 0) start(&bar, 1);
+    __syncthreads();
+    for (int k = 0; k < tiles; ++k) {
+        if (threadIdx.x == 0) {
+            expect(&bar, 2048);
+            load(&in, k * 32, blockIdx.x * 16, tile, &bar);
+        }
+        wait(&bar, k % 2);
+        for (int i = 0; i < 40; ++i) x = x * 3 + i;
+        for (int i = threadIdx.x; i < 512; i += blockDim.x) tile[i] += 1 + 0 * x;
+        FENCE;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            ADD(&out, k * 32, blockIdx.x * 16, tile);
+            asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+        }
+        __syncthreads();
+    }
 }
 // What never ends: who waits for whom?
 __global__ void ring(int* out) {                // each waits for what the other would do next

@@ -141,3 +141,12 @@ def test_elect_takes_the_lowest_lane_of_the_mask():
         lowest = (mask & -mask).bit_length() - 1
         named = [2 * lowest + (lane == lowest) for lane in range(32)]
         assert found.tolist() == [named[i] if mask >> i & 1 else 198 for i in range(32)]
+
+
+@pytest.mark.parametrize("what", ["load", "store"])
+def test_a_box_begins_at_a_multiple_of_16_bytes_of_a_row(what):
+    """An H200 ends with an illegal instruction."""
+    case = CopyCase(what, (37, 80), "uint16", (16, 32), (-3, 30))
+    with pytest.raises(SimulatorError, match="at element -3 of a row .* multiple of 16 bytes"):
+        run_case(SIMULATOR, case)
+    run_case(SIMULATOR, CopyCase(what, (37, 80), "uint16", (16, 32), (-8, 30)))

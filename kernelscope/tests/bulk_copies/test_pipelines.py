@@ -7,6 +7,8 @@ import pytest
 from kernelscope import RawModule, TensorMap
 from kernelscope.errors import ArgumentError, SimulatorError
 from kernelscope.machine import Hang
+from kernelscope.machine.launch import Run
+from kernelscope.machine.speed import workers
 from machine_harness import listen, run, zeros
 from pipeline_source import CODE
 
@@ -28,6 +30,55 @@ def test_stages_with_a_producer_warp(build, order):
     maps = TensorMap(a, (16, 32)), TensorMap(out, (16, 32))
     call("sums", 3, 384, *maps, np.int32(7), np.int32(-1), build=build, warp_order=order)
     np.testing.assert_array_equal(out, a.reshape(48, 7, 32).sum(axis=1))
+
+
+@pytest.mark.parametrize("order", [None, 1, 2], ids=["lockstep", "one", "two"])
+def test_blocks_of_a_cluster_load_for_each_other(build, order):
+    a, out = array(rows=16), zeros((4, 64))
+    call(
+        "shared_loads",
+        4,
+        128,
+        TensorMap(a, (8, 32)),
+        out,
+        np.int32(7),
+        build=build,
+        warp_order=order,
+    )
+    wanted = np.zeros(64, np.int32)
+    for k in range(7):
+        for part in a[:, k * 32 : k * 32 + 32].reshape(8, 64):
+            wanted = 3 * wanted + part
+    assert (out == wanted).all()
+
+
+@pytest.mark.parametrize("order", [None, 1, 2], ids=["lockstep", "one", "two"])
+def test_named_barriers_pass_turns_between_warpgroups(build, order):
+    out = zeros((5, 128))
+    call("turns", 3, 256, out, np.int32(5), build=build, warp_order=order)
+    assert (out == 1000 * np.arange(5)[:, None] + np.arange(127, -1, -1)).all()
+
+
+@pytest.mark.parametrize("operation", ["store", "add"])
+def test_processes_share_a_launch_with_bulk_copies(operation, monkeypatch):
+    """What is stored by disjoint blocks may be shared out; what is added up may not."""
+    options = (f"-DADD={operation}",)
+    kernel = RawModule(code=CODE, options=options, backend="simulator").get_function("rows")
+    a, arrays = array(rows=16 * 60), []
+    monkeypatch.setattr(workers, "_WORTH_SECONDS", 0)
+    monkeypatch.setattr(Run, "most_blocks", 10)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    for count in ("1", "2"):
+        monkeypatch.setenv(workers.WORKERS, count)
+        out = np.full_like(a, 5)
+        maps = TensorMap(a, (16, 32)), TensorMap(out, (16, 32))
+        for _ in range(2):
+            kernel((60,), (64,), (*maps, np.int32(7), zeros(1)), shared_mem=SHARED)
+        arrays.append(out)
+    executable = kernel.module.program().executable("rows")
+    assert executable.alone == (operation == "add")  # it is left alone, or has been shared out
+    wanted = a + 1 if operation == "store" else 5 + 2 * (a + 1)
+    assert all((out == wanted).all() for out in arrays)
 
 
 def test_a_map_is_used_again_and_keeps_its_array_alive():
@@ -108,9 +159,12 @@ def test_misuse_is_named(what):
     arguments = [np.int32(one) if isinstance(one, int) else one for one in arguments]
     name, message = MISUSE[what]
     if what == "a read-only array":
-        module = RawModule(code=CODE.replace("char* data, int offset)", "const char* data, "
-                           "int offset)").replace("pushed(char", "pushed(const char"),
-                           backend="simulator")  # fmt: skip
+        module = RawModule(
+            code=CODE.replace("char* data, int offset)", "const char* data, int offset)").replace(
+                "pushed(char", "pushed(const char"
+            ),
+            backend="simulator",
+        )
         data.flags.writeable = False
         kernel = module.get_function(name)
         with pytest.raises(SimulatorError, match=message):
@@ -136,12 +190,12 @@ def test_a_map_of_the_other_machine_is_refused():
 
 # -- waits that never end ----------------------------------------------------------------------
 def hang(name, grid, block, *arguments, build="optimised"):
-    """The message of a launch that hangs, which it does within a second."""
+    """The message of a launch that hangs; five seconds leave room for a busy machine."""
     call("backwards" if name == "unbounded" else "unbounded", 1, 128, zeros(128))  # compiled by now
     start = time.monotonic()
     with pytest.raises(Hang) as caught:
         call(name, grid, block, *arguments, build=build)
-    assert time.monotonic() - start < 5 and build
+    assert time.monotonic() - start < 5
     assert caught.value.line > 0
     return str(caught.value)
 
@@ -157,12 +211,20 @@ def test_a_wrong_count_of_bytes_names_the_phase_and_what_is_missing():
     assert "waits for 256 of 256 arrivals of its phase" in text
 
 
+def test_more_bytes_than_are_expected_are_named():
+    maps = TensorMap(array(), (16, 32)), TensorMap(zeros((48, 32)), (16, 32))
+    text = hang("sums", 3, 384, *maps, np.int32(7), np.int32(-3))  # 16 fewer for the second tile
+    assert "0 of 1 arrivals and -16 bytes (more were copied than it expects) of its phase" in text
+
+
 def test_a_ring_of_waits_names_all_of_them(build):
     text = hang("ring", 2, 96, zeros(96), build=build)
     assert "32 threads wait (warp 0; first: block (0, 0, 0), thread (0, 0, 0))" in text
     assert "1 thread waits (warp 1; first: block (0, 0, 0), thread (32, 0, 0))" in text
     assert "the shared array full (8 bytes) waits for 1 of 1 arrivals of its phase" in text
     assert "waits for 32 of 32 arrivals" in text
+    lines = [number for number, line in enumerate(CODE.splitlines(), 1) if "wait(&full, 0)" in line]
+    assert all(f"called at line {lines[-1] + more} for" in text for more in (0, 3))
     assert "(barrier 3 for 96 threads; first: block (0, 0, 0), thread (33, 0, 0))" in text
 
 

@@ -4,13 +4,24 @@ import ctypes
 
 import numpy as np
 import pytest
-from kernelscope import TensorMap, tensor_map
+from kernelscope import TensorMap
 from kernelscope.errors import BackendError, InputError, InputTypeError
-from kernelscope.tensor_map import MAP_FIELDS, Encoding
+from kernelscope.tensor_map import encoding as encodings
+from kernelscope.tensor_map.encoding import MAP_FIELDS, Encoding
 
 X = np.zeros((6, 40, 64), np.float32)
 LONG = np.broadcast_to(X, (2, 2, 2, 6, 40, 64))
+
+
+class Tensor:
+    """An array in GPU memory that is not CuPy's."""
+
+    __cuda_array_interface__ = {"version": 3}
+    data = None
+
+
 REFUSED = {
+    "a tensor of PyTorch": (lambda: TensorMap(Tensor(), (2,)), "'Tensor': pass cupy.asarray"),
     "6 axes": (lambda: TensorMap(LONG, (1,) * 6), "the array has 6 axes; .* takes 1 to 5"),
     "no axis": (lambda: TensorMap(X[0, 0, 0:1].reshape(()), ()), "has 0 axes"),
     "no array": (lambda: TensorMap([1, 2], (2,)), "not of 'list'"),
@@ -93,7 +104,7 @@ class Driver:
     def __init__(self, status=0):
         self.status, self.arguments = status, None
 
-    def cuTensorMapEncodeTiled(self, image, *arguments):  # noqa: N802
+    def cuTensorMapEncodeTiled(self, image, *arguments):
         assert image.value % 64 == 0
         ctypes.memset(image.value, 7, 128)
         self.arguments = arguments
@@ -102,7 +113,7 @@ class Driver:
 
 def test_a_gpu_gets_the_arguments_in_the_drivers_order(monkeypatch):
     driver = Driver()
-    monkeypatch.setattr(tensor_map, "_driver", lambda: driver)
+    monkeypatch.setattr(encodings, "_driver", lambda: driver)
     encoding = Encoding(
         4096, "bfloat16", (64, 30, 4), (256, 10240), (16, 6, 2), (1, 4, 1), 32, "nan", 256
     )
@@ -111,8 +122,11 @@ def test_a_gpu_gets_the_arguments_in_the_drivers_order(monkeypatch):
     kind, axes, address, extents, strides, box, steps, *rest = driver.arguments
     assert (kind, axes, address.value) == (9, 3, 4096)
     assert [list(one) for one in (extents, strides, box, steps)] == [
-        [64, 30, 4], [256, 10240], [16, 6, 2], [1, 4, 1]
-    ]  # fmt: skip
+        [64, 30, 4],
+        [256, 10240],
+        [16, 6, 2],
+        [1, 4, 1],
+    ]
     assert rest == [0, 1, 3, 1]  # interleave, swizzle, promotion, fill
     driver.status = 1
     with pytest.raises(BackendError, match=r"refuses this tensor map \(CUresult 1\)"):
@@ -123,6 +137,6 @@ def test_a_machine_without_a_driver_is_named(monkeypatch):
     def missing(name):
         raise OSError(f"{name}: no such file")
 
-    monkeypatch.setattr(tensor_map.ctypes, "CDLL", missing)
+    monkeypatch.setattr(encodings.ctypes, "CDLL", missing)
     with pytest.raises(BackendError, match="driver has no tensor maps: libcuda.so.1: no such file"):
-        tensor_map._driver()
+        encodings._driver()

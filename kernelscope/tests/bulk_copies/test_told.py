@@ -2,7 +2,7 @@
 
 import numpy as np
 from copy_model import before
-from kernelscope import Counters, TensorMap, observe
+from kernelscope import Counters, Sanitizer, TensorMap, observe
 from kernelscope.differential.copies import CopyCase, run_case
 from kernelscope.differential.machines import Machine
 from kernelscope.events import Observer
@@ -43,8 +43,11 @@ def test_a_load_is_issued_and_completes_with_its_phase():
     assert operation.lanes.tolist() == [0] and operation.line == 23
     read, written = operation.accesses
     assert (read.space, read.kind, written.space, written.kind) == (
-        "global", "load", "shared", "store"
-    )  # fmt: skip
+        "global",
+        "load",
+        "shared",
+        "store",
+    )
     assert read.size * read.address.size == 2048
     assert (written.address.tolist(), written.size) == ([1024], 2048)
 
@@ -73,8 +76,9 @@ def test_a_multicast_reads_once():
         run_case(Machine("simulator"), CopyCase("multicast", box=(1040,), mask=6, offset=16))
     issued = [one for what, one in listener.heard if what == "issued"]
     assert [[access.space for access in one.accesses] for one in issued] == [
-        ["global", "shared"], ["shared"]
-    ]  # fmt: skip
+        ["global", "shared"],
+        ["shared"],
+    ]
     assert [one.mbarrier[0] for one in issued] == [1, 2]
     totals = counted.totals
     assert (totals["bulk_copy_requests"], totals["bulk_load_bytes"]) == (1, 1040)
@@ -87,10 +91,10 @@ def count(case):
 
 
 def test_counts_of_boxes_leave_out_what_is_outside():
-    case = CopyCase("load", (37, 80), "uint16", (16, 32), (-3, 30), 64)
+    case = CopyCase("load", (37, 80), "uint16", (16, 32), (-8, 30), 64)
     totals = count(case)
     assert totals["bulk_copy_requests"] == 1
-    assert totals["bulk_load_bytes"] == 7 * 29 * 2  # 7 rows and 29 columns are in the array
+    assert totals["bulk_load_bytes"] == 7 * 24 * 2  # 7 rows and 24 columns are in the array
     assert totals["bulk_load_sectors"] == 7 * 2
     wide = CopyCase("load", (37, 80), "uint16", (16, 32), (16, 0), 64)
     assert count(wide)["bulk_load_sectors"] == 16 * 2  # rows of 160 bytes, 64 bytes of each
@@ -105,3 +109,26 @@ def test_counts_of_stores_and_reductions():
     io = before(case)[0].size  # the kernel fills shared memory from it, and dumps it there
     assert totals["unique_global_bytes_written"] == io + 1024 + 4
     assert totals["unique_global_bytes_read"] == io + 1024
+
+
+def test_arrays_of_maps_have_the_names_of_their_parameters():
+    class Names(Observer):
+        def launch_started(self, launch):
+            self.names = [one.name for one in launch.buffers if one.space == "global"]
+
+    a, out = np.zeros((48, 32), np.int32), zeros(3)
+    with observe(Names()) as seen:
+        run(CODE, "early", 1, 1, TensorMap(a, (16, 32)), out, shared=SHARED)
+    assert seen.names == ["seen", "kernel parameters", "in"]
+
+
+def test_the_sanitizer_takes_what_a_copy_has_brought_as_written():
+    a = np.arange(48 * 224, dtype=np.int32).reshape(48, 224)
+    out = zeros((48, 32))
+    maps = TensorMap(a, (16, 32)), TensorMap(out, (16, 32))
+    with observe(Sanitizer()) as found:
+        run(CODE, "sums", 3, 384, *maps, np.int32(7), np.int32(-1), shared=SHARED)
+    assert not found.findings
+    with observe(Sanitizer()) as found:  # its first read comes before the copy
+        run(CODE, "early", 1, 1, TensorMap(a, (16, 32)), zeros(3), shared=SHARED)
+    assert not [one for one in found.findings if one.kind == "uninitialised-read"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -93,6 +94,16 @@ def test_elements_that_stay_unwritten_are_named(call):
     z = record["arrays"][2]
     assert (z["unwritten"], z["first_unwritten"], z["changed"], z["nans"]) == (7, [9, 3], 93, 0)
     assert record["kernel"] == "add" and record["arguments"]["n"] == "93"
+
+
+def test_elements_that_atomics_add_to_are_written(call, folder):
+    text = """extern "C" __global__ void add(float* z, double* y, float* x) {
+        atomicAdd(z, 1.0f); atomicAdd(y, 1.0); x[1] = x[0]; }"""
+    (folder / "sum.cu").write_text(text)
+    outputs = "--arg output:1 --arg output:1 --arg output:2".split()
+    status, out, _ = call("run", "sum.cu", "--grid", "1", *outputs)
+    assert status == 1 and "x: 2 of 2 elements were not written" in out
+    assert "z:" not in out and "y:" not in out and out.count("1 of 1    1  nan") == 2
 
 
 def test_a_file_of_arrays_and_numbers_of_every_kind(call, folder):
@@ -315,3 +326,46 @@ def test_a_file_without_a_kernel_says_what_it_needs(call, folder, tmp_path, text
 def test_no_command_shows_the_help(call):
     status, _, err = call()
     assert status == 2 and all(name in err for name in ("run", "count", "check", "trace"))
+
+
+WARNED = {
+    "portable.cu": (
+        "// sums\n#include <cmath>\n"
+        'extern "C" __global__ void k(float* y) { y[threadIdx.x] = std::sqrt(2.0f); }\n',
+        "portable.cu:2: <cmath> is of nvcc",
+    ),
+    "shuffle.cu": (
+        'extern "C" __global__ void k(float* y) {\n'
+        "    y[threadIdx.x] = __shfl_sync(~0u, y[threadIdx.x], 20);\n}\n",
+        "k, shuffle.cu:2 `y[threadIdx.x] = __shfl_sync(~0u, y[threadIdx.x], 20);`: block",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_a_warning_names_the_users_file_and_line(call, folder, name):
+    text, said = WARNED[name]
+    (folder / name).write_text(text)
+    given = ("run", str(folder / name), "--grid", "1", "--block", "8", "--arg", "zeros:8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        status, _, err = call(*given)
+    assert status == 0 and err.splitlines() == [err.strip()]
+    assert err.startswith(f"kernelscope: warning: {said}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        status, _, err = call(*given)
+    assert status == 2 and err.startswith(f"kernelscope: {said}") and "Traceback" not in err
+
+
+def test_warnings_of_others_are_shown_as_python_shows_them(call, monkeypatch):
+    def work(arguments):
+        warnings.warn_explicit("old", UserWarning, "theirs.py", 3)
+        return 0
+
+    monkeypatch.setattr(main.run, "execute", work)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        status, _, err = call("run", "x.cu")
+    assert status == 0 and not err
+    assert [(one.filename, one.lineno) for one in heard] == [("theirs.py", 3)]

@@ -13,6 +13,19 @@ pytest.importorskip("triton")
 
 PAGE = Path(__file__).parents[2] / "docs" / "python_kernels.md"
 SECTION = PAGE.read_text(encoding="utf-8").partition("## Command line\n")[2].partition("\n## ")[0]
+TUNED = """import triton
+import triton.language as tl
+
+
+@triton.autotune(
+    [triton.Config({"TILE": 64}, num_warps=2), triton.Config({"TILE": 32, "K": tl.float16})], ["n"]
+)
+@triton.heuristics({"EVEN": lambda named: named["n"] % named["TILE"] == 0})
+@triton.jit
+def tuned(x, y, n, TILE: tl.constexpr, EVEN: tl.constexpr, K: tl.constexpr = tl.float32):
+    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    tl.store(y + at, tl.load(x + at, at < n).to(K) * 2, at < n)
+"""
 BROKEN = {
     "raises.py": "import math\n\nx = math.sqrt(-1)\n",
     "lacks.py": "import no_such_package\n",
@@ -30,7 +43,7 @@ def block(language):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("python")
-    for name, text in {"kernels.py": block("python"), **BROKEN}.items():
+    for name, text in {"kernels.py": block("python"), "tuned.py": TUNED, **BROKEN}.items():
         (folder / name).write_text(text)
     return folder
 
@@ -58,6 +71,57 @@ def test_the_commands_of_the_page_run(call, folder):
     assert "z      100    float32  100 of 100" in run and "no findings" in check
     assert "tl.store(z + at" in count and "block 64, backend simulator" in count
     assert "z[i] = x[i] + y[i]" in (folder / "trace.html").read_text()
+
+
+TUNED_CALL = "tuned.py:tuned --grid 4 --arg normal:100 --arg output:100".split()
+
+
+@pytest.mark.parametrize("command", ["run", "check", "count"])
+def test_an_autotuned_kernel_takes_its_first_configuration_and_says_so(call, command):
+    status, out, _ = call(command, *TUNED_CALL, "--arg", "100")
+    assert status == 0
+    assert "block 64, config 0 of 2 (TILE=64, num_warps=2, " in out
+    assert "; choose with --config), backend simulator" in out
+
+
+@pytest.mark.parametrize("config", ["1", "TILE=32", "TILE=32,num_warps=4"])
+def test_config_names_a_configuration_by_number_or_values(call, config, folder):
+    given = (*TUNED_CALL, "--arg", "100", "--config", config)
+    status, out, _ = call("run", *given, "--json", "-", "--out", "o.npz")
+    assert status == 0
+    assert {"TILE": 32, "num_warps": 4, "K": "fp16"}.items() <= json.loads(out)["config"].items()
+    arrays = np.load(folder / "o.npz")
+    np.testing.assert_array_equal(arrays["y"], 2 * arrays["x"].astype(np.float16))
+
+
+CONFIG_REFUSALS = {
+    "--arg 100 --config 2": "no configuration 2; it has: 0: TILE=64, num_warps=2, ",
+    "--arg 100 --config TILE=8": "no configuration {'TILE': 8}",
+    "--arg 100 --config TILE": "--config takes a number such as 1, or NAME=VALUE",
+    "--arg 100 --arg TILE=8": "leave it out of the call, or choose with --config",
+    "": "missing n",
+}
+
+
+@pytest.mark.parametrize("more, said", CONFIG_REFUSALS.items())
+def test_a_configuration_that_is_not_there_is_told_with_those_that_are(call, more, said):
+    status, _, err = call("run", *TUNED_CALL, *more.split())
+    assert status == 2 and said in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ("kernels.py:add --arg 9", "--config: chooses a configuration of @triton.autotune"),
+        ("kernels.py:add_tiles --arg 9 --arg 32", "has no autotuner; leave out --config"),
+        ("add.cu", "--config: chooses a configuration of @triton.autotune"),
+    ],
+)
+def test_config_without_an_autotuner_is_refused(call, folder, given, said):
+    (folder / "add.cu").write_text("__global__ void add() {}\n")
+    name, *more = given.split()
+    status, _, err = call("run", name, "--grid", "1", *ARRAYS, *more, "--config", "0")
+    assert status == 2 and said in err
 
 
 ARRAYS = "--arg normal:100 --arg ones:100 --arg output:100".split()

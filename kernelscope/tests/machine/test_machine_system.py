@@ -151,6 +151,7 @@ __global__ void tensor_map(int* out) {
 """
 GROUPS = r"""
 #include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
 namespace cg = cooperative_groups;
 extern "C" __global__ void groups(const int* a, int* out) {
     __shared__ int part[64];
@@ -181,12 +182,6 @@ extern "C" __global__ void whole_grid(int* sums, int* out, int rounds) {
     }
     out[grid.thread_rank()] = v;
 }
-"""
-
-WIDE_TILES = r"""
-#include <cooperative_groups.h>
-#include <cooperative_groups/reduce.h>
-namespace cg = cooperative_groups;
 extern "C" __global__ void wide_tiles(const int* a, int* out) {   // tiles of two warps
     __shared__ cg::block_tile_memory<128> scratch;
     __shared__ int s[128];
@@ -327,7 +322,7 @@ def test_cooperative_groups(build, order):
 def test_tiles_of_several_warps(build, order):
     a, out = integers(128, 0, 70), zeros(256)
     a[100] = 77
-    run(WIDE_TILES, "wide_tiles", 1, 128, a, out, build=build, warp_order=order)
+    run(GROUPS, "wide_tiles", 1, 128, a, out, build=build, warp_order=order)
     for first in (0, 64):
         tile = a[first : first + 64]
         expected = tile[::-1] + tile[5] * 100 + 100000 * (first == 64)
@@ -337,7 +332,7 @@ def test_tiles_of_several_warps(build, order):
 
 def test_the_sanitizer_does_not_judge_the_memory_in_which_tiles_meet():
     with observe(Sanitizer()) as found:
-        run(WIDE_TILES, "wide_tiles", 1, 128, integers(128, 0, 70), zeros(256))
+        run(GROUPS, "wide_tiles", 1, 128, integers(128, 0, 70), zeros(256))
     assert found.findings == []
 
 

@@ -8,8 +8,9 @@ import time
 
 import numpy as np
 import pytest
-from kernelscope import Counters, observe
+from kernelscope import Counters, device_address, observe
 from kernelscope.errors import InputError, Interrupted, MemoryFault, OutOfTime, ShuffleWarning
+from kernelscope.machine.memory import GlobalMemory
 from kernelscope.machine.speed import workers
 from machine_harness import module
 
@@ -180,6 +181,7 @@ def test_the_limit_of_time_ends_all_processes(shares, monkeypatch):
 
 def test_interrupting_ends_all_processes(shares, monkeypatch):
     monkeypatch.setenv(workers.WORKERS, "2")
+    monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "30")  # where the interrupt is lost
     code = f"import os, time; time.sleep(1); os.kill({os.getpid()}, {signal.SIGINT})"
     stop = subprocess.Popen([sys.executable, "-c", code])
     began = time.monotonic()
@@ -242,3 +244,152 @@ def test_a_loop_over_the_grid_that_begins_at_the_first_byte_is_whole(monkeypatch
         kernel((300,), (128,), (y, np.int32(y.size)))
         found.append(y.tobytes())
     assert len(set(found)) == 1
+
+
+POINTERS = r"""
+typedef void (*Function)(int*, int);
+__device__ __noinline__ void ticket(int* n, int t) { atomicAdd(n, 1); }
+__device__ __noinline__ void tell(int* n, int t) { if (t % 999 == 0) printf("thread %d\n", t); }
+__device__ Function counting = ticket, printing = tell;
+extern "C" __global__ void calls(Function f, int* n) {
+    f(n, blockIdx.x * blockDim.x + threadIdx.x);
+}
+extern "C" __global__ void parts(float** x, const float* from) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    x[threadIdx.x & 3][i] = from[i] + i;
+}
+extern "C" __global__ void meet(float** x, float* out) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    out[i] = x[threadIdx.x & 3][blockIdx.x];  // of the block that writes it
+    x[threadIdx.x & 3][i] = i;
+}
+"""
+
+
+@pytest.mark.parametrize("function", ("counting", "printing"))
+def test_a_call_of_what_the_host_names_stays_in_one_process(function, shares, monkeypatch, capfd):
+    texts = []
+    for count in ("1", "3"):
+        monkeypatch.setenv(workers.WORKERS, count)
+        loaded, n = module(POINTERS), np.zeros(1, np.int32)
+        address = loaded.get_global(function).view(np.uint64)[0]
+        loaded.get_function("calls")((BLOCKS,), (THREADS,), (address, n))
+        texts.append((capfd.readouterr().out, n[0]))
+    assert texts[0] == texts[1] and shares == []
+    assert ("thread 999" in texts[0][0], texts[0][1]) in ((True, 0), (False, SIZE))
+
+
+@pytest.mark.parametrize("name", ("parts", "meet"))
+def test_lanes_of_one_access_in_several_arrays(name, shares, monkeypatch):
+    kernel, found = module(POINTERS).get_function(name), []
+    for count in ("1", "3", "3"):
+        monkeypatch.setenv(workers.WORKERS, count)
+        arrays = [numbers(SIZE, seed) for seed in range(4)]
+        other = numbers(SIZE, 5)
+        pointers = np.array([device_address(array) for array in arrays], np.uint64)
+        kernel((BLOCKS,), (THREADS,), (pointers, other))
+        found.append([array.tobytes() for array in (*arrays, other)])
+    assert found[0] == found[1] == found[2]
+
+
+def test_marks_of_an_access_in_several_arrays_are_of_each(shares):
+    memory = GlobalMemory()
+    first, second = np.zeros(8, np.float32), np.zeros(8, np.float32)
+    starts = [memory.give(array, "x") for array in (first, second)]
+    memory.ready()
+    marks = workers.Marks(memory, set(memory.extents))
+    address = np.array([starts[0] + 4, starts[1] + 8, starts[0] + 12], np.uint64)
+    marks.note_apart("store", address, 4)
+    marks.note_apart("load", address[:2], 4)
+    of = {e[0]: [m.bytes[e[0] & 15 :][:32:4].tolist() for m in (marks.writes[e], marks.reads[e])]
+          for e in memory.extents}  # fmt: skip
+    assert [[i for i, byte in enumerate(one) if byte] for one in of[starts[0]]] == [[1, 3], [1]]
+    assert [[i for i, byte in enumerate(one) if byte] for one in of[starts[1]]] == [[2], [2]]
+    assert memory.read == memory.written == set(memory.extents)
+
+
+@pytest.mark.parametrize("text", ("257", "1000000", "9" * 30, "٣", "0"))
+def test_a_number_of_processes_that_no_machine_has_is_refused(text, monkeypatch):
+    monkeypatch.setenv(workers.WORKERS, text)
+    with pytest.raises(InputError, match="such as 2, at most 256"):
+        workers.worker_count()
+
+
+def test_no_more_processes_than_parts(shares, monkeypatch):
+    started = []
+    start = workers.Team.start
+    monkeypatch.setattr(workers.Team, "start", lambda *g: (started.append(1), start(*g)))
+    alone = run(monkeypatch, "square", 1, *INDEPENDENT["square"])
+    found = run(monkeypatch, "square", 256, *INDEPENDENT["square"])
+    assert found[1].tobytes() == alone[1].tobytes() and shares == [True]
+    assert 1 <= len(started) < BLOCKS
+
+
+def test_a_process_that_ends_with_the_lock_is_not_waited_for(shares, monkeypatch):
+    def serve(team, send, starts):
+        team.next.get_lock().acquire()
+        os._exit(1)
+
+    monkeypatch.setattr(workers.Team, "serve", serve)
+    work = workers.Team.work
+
+    def later(team, starts):
+        team.children[0][0].join()
+        return work(team, starts)
+
+    monkeypatch.setattr(workers.Team, "work", later)
+    alone = run(monkeypatch, "square", 1, *INDEPENDENT["square"])
+    assert run(monkeypatch, "square", 2, *INDEPENDENT["square"])[1].tobytes() == alone[1].tobytes()
+    assert shares == [False]
+
+
+def test_an_interruption_while_processes_start_comes_after_them(shares, monkeypatch):
+    start = workers.Team.start
+
+    def interrupted(team, starts):
+        os.kill(os.getpid(), signal.SIGINT)
+        start(team, starts)
+
+    monkeypatch.setattr(workers.Team, "start", interrupted)
+    with pytest.raises(Interrupted):
+        run(monkeypatch, "square", 3, *INDEPENDENT["square"])
+    assert shares == [None] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+LEADER = """
+import sys
+sys.path.insert(0, {folder!r})
+import numpy as np
+from kernelscope.machine.speed import workers
+from test_workers import BLOCKS, CODE, SIZE, THREADS, module
+
+workers._WORTH_SECONDS, workers._LEAST_LANES = 0, 2 * THREADS
+start = workers.Team.start
+def told(team, starts):
+    start(team, starts)
+    print(team.children[-1][0].pid, flush=True)
+workers.Team.start = told
+y = np.zeros(SIZE, np.float32)
+module(CODE).get_function("slow")((BLOCKS,), (THREADS,), (y, np.int32(1 << 30)))
+"""
+
+
+def test_processes_end_in_the_middle_of_a_part_where_the_first_one_was_killed():
+    code = LEADER.format(folder=os.path.dirname(__file__))
+    given = {"KERNELSCOPE_WORKERS": "2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    how = {"env": os.environ | given, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **how) as leader:
+        child = int(leader.stdout.readline())
+        leader.kill()
+    end = time.monotonic() + 30
+    while is_running(child) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not is_running(child)
+
+
+def is_running(process):
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -800,6 +800,7 @@ typedef float real;
 extern "C" __global__ void plain(const float* x, unsigned* __restrict__ y, double a) {}
 __global__ void __launch_bounds__(64, 2) cplusplus(float4 v,
                                                    bool b) {}
+extern "C" __global__ void __cluster_dims__(2, 1, 1) clustered(int n, float* x) {}
 extern "C" __global__ void named(const real* x) {}
 extern "C" __global__ void macro(float* x, COUNT) {}
 __global__ void twice(int* x) {}
@@ -811,24 +812,26 @@ template <typename T> __global__ void scale(T* x) {}
 
 
 def test_large_headers_are_compiled_once(monkeypatch):
-    """Where the compiler may read a signature by itself; else in the debug build too."""
+    """Where the compiler may read a signature by itself; else in the debug build too, once."""
     built, compiled = [], RawModule.compiled
 
     def noted(self, build="optimised"):
         built.append(build)
         return compiled(self, build)
 
-    template, once = "scale<float>", ("plain", "_Z9cplusplus6float4b")
-    small = LARGE.replace("#include <cuda/std/type_traits>", "")
-    small = simulated(small, name_expressions=(template,))
+    template, once = "scale<float>", ("plain", "_Z9cplusplus6float4b", "clustered")
+    asked = {"name_expressions": (template,), "options": ("-arch=compute_90",)}
+    small = simulated(LARGE.replace("#include <cuda/std/type_traits>", ""), **asked)
     expected = {name: small.get_function(name).entry for name in (*small.kernels, template)}
     monkeypatch.setattr(RawModule, "compiled", noted)
-    module = simulated(LARGE, name_expressions=(template,))
-    for name in (*once, "named", "macro", "_Z5twicePi", "record", template):
-        built.clear()
-        assert module.get_function(name).entry == expected[name], name
-        assert ("debug" in built) == (name not in once)
-    watched = simulated(LARGE)
+    module = simulated(LARGE, **asked)
+    others = ("named", "macro", "_Z5twicePi", "record", template)
+    for names in (once, others):
+        for name in names:
+            assert module.get_function(name).entry == expected[name], name
+        assert built.count("debug") == (names is others)
+    assert expected["clustered"].cluster == (2, 1, 1)
+    watched = simulated(LARGE, **asked)
     with observe(DebugBuild()):
         watched.get_function("plain")
     assert built[-1] == "debug", "which the observer needs anyway"

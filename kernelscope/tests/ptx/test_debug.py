@@ -7,7 +7,10 @@ import pytest
 from kernelscope import RawModule
 from kernelscope.ptx import debug_names
 from kernelscope.ptx.demangle import demangle
+from kernelscope.ptx.dwarf import Reader
+from kernelscope.ptx.parser import parse
 from kernelscope.ptx.shared_shapes import declared_arrays, evaluate
+from kernelscope.ptx.tokens import words_of
 
 SOURCE = r"""
 #define COLUMNS 3
@@ -184,6 +187,15 @@ def test_a_shape_that_does_not_fit_the_bytes_is_not_believed():
     program = RawModule(code=source, backend="simulator").program("debug")
     assert program.resources("k").shared_bytes == 32
     assert "a" not in shared_arrays(program, "k")
+
+
+def test_sections_of_bytes_are_read_at_once_and_mixed_ones_word_by_word():
+    """Both ways give the bytes that a debug section of NVRTC's or of any other compiler has."""
+    module = parse(RawModule(code=SOURCE, backend="simulator").ptx("debug"))
+    reader, text = Reader(module), module.sections[".debug_info"]
+    odd = ".b8 7\n.b8 008, 256 ,-1\n.b32 $L__a+3, 70000\n.b8 255,0,1\n.b64 2\n1 .b8 9 .b8 4;"
+    for section in (text, odd, f"{text} {odd} {text}"):
+        assert reader.section(section) == reader.mixed(words_of(section))
 
 
 def test_the_optimised_build_has_no_variables():

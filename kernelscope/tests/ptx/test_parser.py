@@ -186,8 +186,8 @@ def test_debug_sections_are_kept():
     text = ".section .debug_str\n{\ninfo0:\n.b8 95,90\n.b8 0\n}\n.section .debug_loc { }"
     module = parse(HEAD + text)
     assert module.sections == {
-        ".debug_str": ["info0", ":", ".b8", "95", ",", "90", ".b8", "0"],
-        ".debug_loc": [],
+        ".debug_str": "\ninfo0:\n.b8 95,90\n.b8 0\n",
+        ".debug_loc": "",
     }
 
 

@@ -290,7 +290,7 @@ def test_wrong_options():
     refused(InputError, "scaled has no autotuner; leave out config=", config=0)
     call = tuned, per_tile
     refused(
-        InputError, r"tuned has no configuration 7; it has: 0: B: 64, .*; 1: B: 16",
+        InputError, r"tuned has no configuration 7; it has: 0: B=64, .*; 1: B=16",
         normal(9), poisoned(9), 9, fn=call[0], grid=call[1], config=7,
     )  # fmt: skip
     refused(

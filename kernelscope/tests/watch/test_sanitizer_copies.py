@@ -5,6 +5,7 @@ from kernelscope import events
 from kernelscope.ptx.source_module import SourceModule
 from kernelscope.ptx.syntax import Function, Immediate, Instruction, Module
 from kernelscope.watch import Sanitizer
+from watch_harness import run
 
 
 class OneBlock(events.MachineView):
@@ -130,7 +131,7 @@ def test_a_copy_that_only_others_waited_for():
     block.barrier()
     ((kind, line, _),) = block.read()
     assert (kind, line) == ("race", block.line)
-    assert block.sanitizer.findings[0].count == 2 * 24  # two words each
+    assert block.sanitizer.findings[0].count == 24
 
 
 def test_a_barrier_without_a_wait():
@@ -139,3 +140,21 @@ def test_a_barrier_without_a_wait():
     block.commit()
     block.barrier()
     assert [kind for kind, *_ in block.read(shift=1)] == ["race"]
+
+
+def test_a_source_is_not_overwritten_while_it_is_copied():
+    body = """__shared__ int s[64]; const int t = threadIdx.x;
+        __pipeline_memcpy_async(&s[t], &a[t], 4); __pipeline_commit(); FIRST
+        __pipeline_wait_prior(0); THEN b[t] = s[t];"""
+
+    def found(first="", then=""):
+        text = body.replace("FIRST", first).replace("THEN", then)
+        return run(text, Sanitizer(), head="#include <cuda_pipeline.h>").findings
+
+    for text in ("a[t] = 2;", "((char*)a)[4 * t + 3] = 2;", "atomicAdd(&a[t], 1);"):
+        (one,) = found(text)
+        assert (one.kind, one.array, one.count) == ("race", "a", 64)
+        assert "may still be reading it" in one.message
+    (one,) = found("__syncthreads(); a[63 - t] = 2;")  # a barrier waits for no copy
+    assert "may still be reading it" in one.message
+    assert found("a[64 + t] = 2; b[t] = 3;", "a[t] = 2;") == []

@@ -53,7 +53,13 @@ BREAK = """
 import os
 from attn_course.classroom.grading import verdict
 os.environ["PYTHONPATH"] = {!r}
+verdict.require_judge = getattr(verdict, "required", verdict.require_judge)
 verdict._proven.clear()
+"""
+# test_verdict.py proves the judge of this machine; here one worker takes it for proved.
+TRUST = """
+from attn_course.classroom.grading import verdict
+verdict.required, verdict.require_judge = verdict.require_judge, lambda *_: None
 """
 
 
@@ -66,6 +72,7 @@ def test_a_worker_without_a_judge_grades_nobody(cluster, tmp_path, caplog):
         client.wait_for_workers(2, timeout=60)
         bad, good = sorted(client.nthreads())
         client.run(exec, BREAK.format(path), workers=[bad])
+        client.run(exec, TRUST, workers=[good])
         address = cluster.scheduler_address
         run = grade_class(tmp_path, tmp_path / "grades", cluster=address)
         assert [one.state for one in run.results] == [GRADED] * 2

@@ -17,11 +17,12 @@ from hostile_class import (
     with_cell,
     with_metadata,
 )
+from problem_sets import source_notebook
 
 from attn_course.classroom import problem_set
 from attn_course.classroom.grading import Handout, HandoutError, handout_of, read_handout
 from attn_course.classroom.grading.confined.reading import read
-from attn_course.classroom.notebooks import released_notebook, source_notebook
+from attn_course.classroom.notebooks import released_notebook
 
 pytestmark = pytest.mark.system
 
@@ -42,8 +43,8 @@ def test_the_released_notebook_needs_no_remark():
 
 
 def test_the_source_and_the_release_give_the_same_handout():
-    chosen = problem_set(SET)
-    both = [read_handout(SET, make(chosen), SET) for make in (released_notebook, source_notebook)]
+    chosen, made = problem_set(SET), (released_notebook, source_notebook)
+    both = [read_handout(SET, make(chosen), SET) for make in made]
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(both[0]), type=Handout)
     assert both[0] == both[1] == again and both[0].digest == again.digest
 

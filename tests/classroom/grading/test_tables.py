@@ -22,7 +22,6 @@ from attn_course.classroom.grading.gradebook import (
 from attn_course.classroom.grading.store import JudgedKernel, Result, Store, page_name
 from attn_course.classroom.points import PropertyPoints
 from attn_course.classroom.scoring import read_problem
-from attn_course.exercises.judgement import Judgement
 
 pytestmark = pytest.mark.system
 
@@ -152,5 +151,5 @@ def test_a_name_that_is_no_text_keeps_no_other_out_of_the_gradebook(tmp_path):
 def test_a_quoted_line_is_the_one_that_the_compiler_counts(mark):
     source = f"// one{mark}half\nsecond\nthird\n"
     assert lines_around(source, 2)[1] == (2, "second")
-    context = Judgement("x", source).context(2)
+    context = lines_around(source, 2)
     assert context[1] == (2, "second") and len(context) == 3

@@ -132,7 +132,7 @@ def record_of(monkeypatch):
     def record(**medians) -> dict:
         right = {name: types.SimpleNamespace(relative_error=1e-7) for name in medians}
         result = BenchmarkResult(found, measured(**medians), right, 9)
-        monkeypatch.setattr(suite, "run_benchmark", lambda shape, **how: result)
+        monkeypatch.setattr(suite, "run_benchmark", lambda **how: result)
         return AttentionSuite("one", "", (ROW,)).run_row(ROW, ())
 
     return record

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from kernelscope.errors import InputError, did_you_mean
 
+from attn_course import reference
 from attn_course.ladder.methods import AUTO, METHODS, dtypes_of, pick, steps_of
 from attn_course.ladder.steps import Problem
 from attn_course.lessons.lesson05_timing import REPORT_SHAPES as BLOCK_SHAPES
@@ -23,9 +24,10 @@ from attn_course.measure.benchmarks import (
 from attn_course.measure.candidates import BACKENDS, BASELINES, Baseline, Kernels, Part, ours
 from attn_course.measure.roofline import attention_work, tflops
 from attn_course.measure.timing import Contest
+from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 
-from .suite import Suite
+from .suite import Suite, fastest
 
 END_ROWS, BETWEEN_ROWS = 8, 48  # queries of a long problem that are checked
 TOO_SLOW = 20.0  # a method slower than this many times the best baseline is checked and not timed
@@ -108,20 +110,20 @@ class AttentionSuite(Suite):
         return sorted(found)
 
     def benchmark(self, row: SuiteRow, names: Sequence[str]) -> dict:
-        """Return the arguments of run_benchmark() for a row, beside its shape."""
+        """Return the arguments of run_benchmark() for a row."""
         makers: dict[str, Callable] = {
             name: partial(Baseline if name in BASELINES else ours, name, causal=row.causal)
             for name in names
         }
         if row.pipelines:
             makers |= {name: partial(Kernels, name, parts) for name, parts in PIPELINES.items()}
+        inputs = seeded_qkv(row.shape, kv_heads=row.kv_heads or None)
+        expected = float64_queries if self.sampled else float64_attention
         return {
             "makers": makers,
-            "causal": row.causal,
-            "dtype": self.dtype,
-            "inputs": partial(seeded_qkv, kv_heads=row.kv_heads or None),
+            "inputs": [array.astype(DTYPES[self.dtype]) for array in inputs],
             "row_seconds": self.row_seconds,
-            "expected": float64_queries if self.sampled else float64_attention,
+            "expected": partial(expected, causal=row.causal),
             "sample": sampled_queries if self.sampled else None,
             "leave_out": partial(leave_out_slow, kept=METHODS if self.all_methods else row.kept),
         }
@@ -229,7 +231,9 @@ ATTENTION_SUITES = {
 
 def float64_queries(q, k, v, *, causal: bool = False):
     """Return float64_attention() of compared_queries() alone: long rows take minutes on a CPU."""
-    return float64_attention(q, k, v, causal=causal, queries=compared_queries(q.shape[2]))
+    chosen = compared_queries(q.shape[2])
+    seen = reference.causal_mask(q.shape[2], k.shape[2])[chosen] if causal else True
+    return float64_attention(q[:, :, chosen], k, v, bias=np.where(seen, 0.0, -np.inf))
 
 
 def sampled_queries(out):
@@ -261,7 +265,7 @@ def auto_standing(measured: Contest, problem: Problem) -> dict:
     best_peer is the fastest of all baselines, best_backend that of scaled_dot_product_attention.
     """
     groups = {"best_peer": BASELINES, "best_backend": BACKENDS, "best_method": METHODS}
-    found: dict = {key: measured.fastest(names) for key, names in groups.items()}
+    found: dict = {key: fastest(measured, names) for key, names in groups.items()}
     if AUTO not in measured.timings:
         return found
     found["auto_picks"] = pick(AUTO, problem, "gpu")

@@ -29,7 +29,7 @@ from attn_course.measure import candidates
 from attn_course.measure.benchmarks import BenchmarkResult
 from attn_course.measure.candidates import Candidate, TorchCall
 
-from .suite import Suite
+from .suite import Suite, fastest
 from .torch_layers import encoder_layer, swin_stage, tensors, torch_state
 
 # Relative errors that are allowed: of layer norm, of GELU, of a block or a stage in any precision,
@@ -107,11 +107,11 @@ class LayerSuite(Suite):
         return sorted(self.kernels)
 
     def benchmark(self, row: LayerRow, names: Sequence[str]) -> dict:
-        """Return the arguments of run_benchmark() for a row, beside its shape."""
+        """Return the arguments of run_benchmark() for a row."""
         makers, expected = self.problem(row)
         return {
             "makers": makers,
-            "inputs": seeded_rows,
+            "inputs": seeded_rows(row.shape),
             "expected": expected,
             "sample": sampled_rows,
         }
@@ -122,7 +122,7 @@ class LayerSuite(Suite):
         for name, one in result.entrants.candidates.items():
             if isinstance(one, Planned):
                 plans[name] = one.plan
-        best = measured.fastest(name for name in measured.timings if name not in plans)
+        best = fastest(measured, (name for name in measured.timings if name not in plans))
         return {
             "work": work_of(row),
             "best_peer": best,
@@ -134,7 +134,7 @@ class LayerSuite(Suite):
 
 
 # -- inputs ----------------------------------------------------------------------------------------
-def seeded_rows(shape, kv_length=None, seed: int = 0) -> tuple[np.ndarray]:
+def seeded_rows(shape, seed: int = 0) -> tuple[np.ndarray]:
     """Return a random input, float32, with a mean that is not zero."""
     x = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
     x *= 1.3
@@ -188,7 +188,7 @@ def _layer_norm_problem(row: LayerRow) -> tuple[Makers, Callable]:
         call = partial(norm, tensor, (width,), vectors["gamma"], vectors["beta"], EPS)
         return TorchCall(call, NORM_RELATIVE)
 
-    def expected(x, causal=False):
+    def expected(x):
         return reference.layer_norm(sampled_rows(x), **host, eps=EPS)
 
     return {"layer_norm": ours, TORCH: theirs}, expected
@@ -207,7 +207,7 @@ def _gelu_problem(row: LayerRow) -> tuple[Makers, Callable]:
         tensor = torch.from_dlpack(x)
         return TorchCall(lambda: gelu(tensor + vector))
 
-    def expected(x, causal=False):
+    def expected(x):
         form = "erf" if row.approximate == "none" else row.approximate
         return reference.gelu(sampled_rows(x).astype(np.float64) + bias, approximation=form)
 
@@ -230,7 +230,7 @@ def _mlp_problem(row: LayerRow) -> tuple[Makers, Callable]:
         tensor = torch.from_dlpack(x)
         return TorchCall(lambda: linear(gelu(linear(tensor, *first)), *second))
 
-    def expected(x, causal=False):
+    def expected(x):
         rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
         active = reference.gelu(rows @ host["w_1"] + host["b_1"])
         return sampled_rows(active @ host["w_2"] + host["b_2"])
@@ -262,7 +262,7 @@ def _block_problem(row: LayerRow) -> tuple[Makers, Callable]:
         # The fused path is less exact: its error was 8e-5 where the other's was 4e-7.
         return TorchCall(call, 2e-4 if fast else OURS["fp32"])
 
-    def expected(x, causal=False):
+    def expected(x):
         return sampled_rows(reference.transformer_block(x, weights, heads=row.heads, eps=EPS))
 
     makers = {f"block_{precision}": partial(ours, precision) for precision in OURS}
@@ -295,7 +295,7 @@ def _swin_problem(row: LayerRow) -> tuple[Makers, Callable]:
         call = partial(swin_stage, states, masks, row.heads, row.side, torch.from_dlpack(x))
         return TorchCall(call)
 
-    def expected(x, causal=False):
+    def expected(x):
         for one, shift in zip(weights, shifts, strict=True):
             x = reference.swin_block(x, one, heads=row.heads, side=row.side, shift=shift, eps=EPS)
         return sampled_rows(x)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import BenchmarkResult, run_benchmark
-from attn_course.measure.timing import ClockWatch, require_gpu
+from attn_course.measure.timing import ClockWatch, Contest, require_gpu
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Suite(ABC):
 
     @abstractmethod
     def benchmark(self, row, names: Sequence[str]) -> dict:
-        """Return the arguments of run_benchmark() for a row, beside its shape."""
+        """Return the arguments of run_benchmark() for a row."""
 
     @abstractmethod
     def standing(self, row, result: BenchmarkResult) -> dict:
@@ -40,7 +40,7 @@ class Suite(ABC):
 
     def run_row(self, row, names: Sequence[str], **how) -> dict:
         """Check and time one row; return its record. how: as of run_benchmark()."""
-        result = run_benchmark(row.shape, **self.benchmark(row, names), **how)
+        result = run_benchmark(**self.benchmark(row, names), **how)
         fields = {
             "label": row.label,
             "shape": row.shape,
@@ -89,6 +89,12 @@ class Suite(ABC):
             rows=rows,
             **self.rules(),
         )
+
+
+def fastest(measured: Contest, names: Iterable[str]) -> str | None:
+    """Return the one of these with the smallest median; None where none was timed."""
+    timed = [name for name in names if name in measured.timings]
+    return min(timed, key=lambda name: measured.timings[name].median_us, default=None)
 
 
 def problems(record: dict) -> list[str]:

@@ -11,6 +11,7 @@ from attn_course import figures
 from attn_course.cli.arguments import output_folder
 from attn_course.measure.records import RESULTS_FOLDER, no_record
 from attn_devtools import book
+from attn_devtools.book import drawing
 
 SHOWN = 5  # of the course's candidates in a figure; with more, only MAIN_METHODS
 COLUMNS = 84  # of a caption
@@ -96,14 +97,14 @@ def pages(record: dict, page: book.Page) -> Iterator[tuple[str, str, object]]:
         yield (
             "speedups",
             "Speed relative to the best peer, by shape",
-            figures.ratios(labels, over, to="the best peer", source=source, title=page.suite),
+            drawing.ratios(labels, over, to="the best peer", source=source, title=page.suite),
         )
     counted = "\n".join(filter(None, (textwrap.fill(page.counted, COLUMNS), source)))
     if panels := page.rates(shown):
         yield (
             "efficiency",
             f"{' and '.join(panels)} by shape",
-            figures.rates(labels, panels, source=counted, title=page.suite),
+            drawing.rates(labels, panels, source=counted, title=page.suite),
         )
     if page.suite == "seeds_fp32":
         grown = {
@@ -117,12 +118,12 @@ def pages(record: dict, page: book.Page) -> Iterator[tuple[str, str, object]]:
         yield (
             "scaling",
             "Time against batch size and against length",
-            figures.scaling(sizes, source=source, title="How time grows"),
+            drawing.scaling(sizes, source=source, title="How time grows"),
         )
     yield (
         "summary",
         "The best of ours beside the best peer",
-        figures.summary(*summary(page), source=source),
+        drawing.summary(*summary(page), source=source),
     )
 
 

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 from kernelscope.errors import UserError
 
-from attn_course.lessons.claims import FILE, SOURCES, Evidence, Tried
+from attn_course.lessons.claims import FILE, SOURCES, YES_OR_NO, Evidence, Tried
 from attn_course.measure.records import RESULTS_FOLDER
 
 
@@ -48,6 +49,19 @@ class Claim:
         return Tried(self.name, self.source, self.said, self.lesson, evidence, verdict, self.why)
 
 
+def evidence_of(
+    what: str,
+    value: float | bool,
+    unit: str,
+    source: str,
+    low: float | None = None,
+    high: float | None = None,
+) -> Evidence:
+    """Return a number of a claim; True and False become 1 and 0 in the unit YES_OR_NO."""
+    unit = YES_OR_NO if isinstance(value, bool | np.bool_) else unit
+    return Evidence(what, float(value), unit, source, low, high)
+
+
 def try_all(claims: Iterable[Claim]) -> tuple[list[Tried], dict[str, str]]:
     """Run every experiment. Returns what was tried, and claim -> why it could not be."""
     tried, missing = [], {}
@@ -59,9 +73,18 @@ def try_all(claims: Iterable[Claim]) -> tuple[list[Tried], dict[str, str]]:
     return tried, missing
 
 
+def record_of(one: Tried) -> dict:
+    """Return the fields of a claim for the file, without intervals that a number does not have."""
+    evidence = [
+        {key: value for key, value in asdict(number).items() if value is not None}
+        for number in one.evidence
+    ]
+    return asdict(one) | {"evidence": evidence}
+
+
 def write(tried: Iterable[Tried], root: Path = RESULTS_FOLDER) -> Path:
     """Write the file of all claims and return its path."""
     path = root / FILE
-    content = {"sources": SOURCES, "claims": [one.record() for one in tried]}
+    content = {"sources": SOURCES, "claims": list(map(record_of, tried))}
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path

@@ -6,7 +6,7 @@ from kernelscope.errors import InputError, did_you_mean
 from attn_course.lessons.claims import evidence_table, read, verdict_table
 from attn_course.measure.records import RecordError
 
-from .claim import try_all, write
+from .claim import record_of, try_all, write
 from .trials import CLAIMS
 
 
@@ -66,7 +66,7 @@ def execute(arguments) -> int:
         say(f"{name}: results/claims.json {says} {before!r}, and now it is {verdicts[name]!r}")
     if arguments.write:
         say(f"written to {path}" if path else "not written: a claim could not be tried")
-    write_json(arguments.json, {"claims": [one.record() for one in tried], "missing": missing})
+    write_json(arguments.json, {"claims": list(map(record_of, tried)), "missing": missing})
     return 1 if missing or changed and not path else 0
 
 

@@ -21,6 +21,8 @@ from attn_course.measure.hardware.disassembly import count_operations, disassemb
 from attn_course.measure.hardware.occupancy import compiled_registers, occupancy
 from attn_course.measure.roofline import attention_work, method_work
 
+from .claim import evidence_of
+
 SCORES = "02_scores_tiled"
 SIZE = (1, 1, 64, 64)  # (B, H, L, D) of a count: what is counted a request needs no more
 
@@ -42,8 +44,8 @@ def strided_loads() -> list[Evidence]:
         for layout in (0, 2)
     )
     return [
-        Evidence("strided", strided, "sectors a request", COUNTED),
-        Evidence("along the row", along, "sectors a request", COUNTED),
+        evidence_of("strided", strided, "sectors a request", COUNTED),
+        evidence_of("along the row", along, "sectors a request", COUNTED),
     ]
 
 
@@ -52,7 +54,7 @@ def conflicts() -> list[Evidence]:
     for what, layout in (("the guide's layout", 0), ("the essay's layout", 1)):
         totals = count_scores(f"K_TILE={layout}", "PAD=0").totals
         number = totals["shared_load_conflicts"] + totals["shared_store_conflicts"]
-        found.append(Evidence(what, number, "conflicts", COUNTED))
+        found.append(evidence_of(what, number, "conflicts", COUNTED))
     return found
 
 
@@ -63,8 +65,8 @@ def tile_64() -> list[Evidence]:
     except LaunchError:
         refused = 1
     return [
-        Evidence("threads a block", 64 * 64, "", COMPUTED),
-        Evidence("refused", refused, "launches of 1", COUNTED),
+        evidence_of("threads a block", 64 * 64, "", COMPUTED),
+        evidence_of("refused", refused, "launches of 1", COUNTED),
     ]
 
 
@@ -72,9 +74,9 @@ def operations() -> list[Evidence]:
     problem = Problem(24, 196, 196, 64)
     scores = problem.bh * problem.n * problem.m * problem.d  # multiply-adds of Q K^T
     return [
-        Evidence("multiply-adds", scores, "", COMPUTED),
-        Evidence("operations", 2 * scores, "", COMPUTED),
-        Evidence("printed", 58e6, "operations", PRINTED),
+        evidence_of("multiply-adds", scores, "", COMPUTED),
+        evidence_of("operations", 2 * scores, "", COMPUTED),
+        evidence_of("printed", 58e6, "operations", PRINTED),
     ]
 
 
@@ -89,7 +91,7 @@ def bound_by_memory() -> list[Evidence]:
         "in one kernel, 16 bits": attention_work(halves).intensity,
         "where those of tensor cores meet": gpu.tensor_tflops * 1e3 / gpu.memory_gbps,
     }
-    return [Evidence(what, one, "operations a byte", COMPUTED) for what, one in values.items()]
+    return [evidence_of(what, one, "operations a byte", COMPUTED) for what, one in values.items()]
 
 
 def _machine_code(edits: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
@@ -105,9 +107,9 @@ def restrict() -> list[Evidence]:
     before, after = _machine_code(), _machine_code(alone)
     kind = count_operations(after, "LDG.E.CONSTANT")["LDG.E.CONSTANT"]
     return [
-        Evidence("instructions, plain pointers", len(before), "", COMPUTED),
-        Evidence("instructions, __restrict__", len(after), "", COMPUTED),
-        Evidence("loads of another kind", kind, "", COMPUTED),
+        evidence_of("instructions, plain pointers", len(before), "", COMPUTED),
+        evidence_of("instructions, __restrict__", len(after), "", COMPUTED),
+        evidence_of("loads of another kind", kind, "", COMPUTED),
     ]
 
 
@@ -120,10 +122,12 @@ def unrolling() -> list[Evidence]:
     builds = {"no pragma": plain, "pragma": asked, "unroll 1": never}
     return [
         *(
-            Evidence(f"multiply-adds, {name}", count_operations(code, "FFMA")["FFMA"], "", COMPUTED)
+            evidence_of(
+                f"multiply-adds, {name}", count_operations(code, "FFMA")["FFMA"], "", COMPUTED
+            )
             for name, code in builds.items()
         ),
-        Evidence("the same code with it", plain == asked, "", COMPUTED),
+        evidence_of("the same code with it", plain == asked, "", COMPUTED),
     ]
 
 
@@ -131,29 +135,29 @@ def unrolling() -> list[Evidence]:
 def intensity() -> list[Evidence]:
     problem = Problem(4, 64, 64, 2048)
     return [
-        Evidence("one dot product", 0.25, "operations a byte", PRINTED),
-        Evidence("the whole", attention_work(problem).intensity, "operations a byte", COMPUTED),
+        evidence_of("one dot product", 0.25, "operations a byte", PRINTED),
+        evidence_of("the whole", attention_work(problem).intensity, "operations a byte", COMPUTED),
     ]
 
 
 def intensity_of_queries() -> list[Evidence]:
     """Operations a byte of the README's shapes, and of one of their queries alone."""
-    found = [Evidence("printed", 0.48, "operations a byte", PRINTED)]
+    found = [evidence_of("printed", 0.48, "operations a byte", PRINTED)]
     for keys, d in ((64, 2048), (16, 8192)):
         for queries, what in ((1, "1 query"), (keys, f"{keys} queries")):
             value = attention_work(Problem(1, queries, keys, d)).intensity
             label = f"{what}, {keys} keys"
-            found.append(Evidence(label, value, "operations a byte", COMPUTED))
+            found.append(evidence_of(label, value, "operations a byte", COMPUTED))
     gpu = peak_of("NVIDIA A100-SXM4-80GB")
     ridge = gpu.fp32_tflops * 1e3 / gpu.memory_gbps
-    return [*found, Evidence("where the roofs meet, A100", ridge, "operations a byte", COMPUTED)]
+    return [*found, evidence_of("where the roofs meet, A100", ridge, "operations a byte", COMPUTED)]
 
 
 def shared_limit() -> list[Evidence]:
     return [
-        Evidence("without opting in", DEFAULT_SHARED_BYTES / 1024, "KB a block", COMPUTED),
-        Evidence("sm_80", OPT_IN_SHARED_KIB[80], "KB a block", COMPUTED),
-        Evidence("sm_90", OPT_IN_SHARED_KIB[90], "KB a block", COMPUTED),
+        evidence_of("without opting in", DEFAULT_SHARED_BYTES / 1024, "KB a block", COMPUTED),
+        evidence_of("sm_80", OPT_IN_SHARED_KIB[80], "KB a block", COMPUTED),
+        evidence_of("sm_90", OPT_IN_SHARED_KIB[90], "KB a block", COMPUTED),
     ]
 
 
@@ -163,9 +167,9 @@ def atomic_max() -> list[Evidence]:
     positive, negative = np.float32([1.0, 2.0]), np.float32([-1.0, -2.0])
     ordered = [bool(np.diff(one.view(np.int32))[0] > 0) for one in (positive, negative)]
     return [
-        Evidence("2.0 above 1.0 as bits", ordered[0], "", COMPUTED),
-        Evidence("-2.0 above -1.0 as bits", ordered[1], "", COMPUTED),
-        Evidence("right with negative scores", found.agrees, "", COUNTED),
+        evidence_of("2.0 above 1.0 as bits", ordered[0], "", COMPUTED),
+        evidence_of("-2.0 above -1.0 as bits", ordered[1], "", COMPUTED),
+        evidence_of("right with negative scores", found.agrees, "", COUNTED),
     ]
 
 
@@ -178,8 +182,8 @@ def tensor_instructions() -> list[Evidence]:
     with observe(Counters()) as seen:
         run_steps([tried], {"q": q, "k": k, "v": v}, d**-0.5, backend="simulator")
     return [
-        Evidence("tensor-core instructions", seen.totals["tensor_instructions"], "", COUNTED),
-        Evidence("instructions of half2_tiles", seen.totals["instructions"], "", COUNTED),
+        evidence_of("tensor-core instructions", seen.totals["tensor_instructions"], "", COUNTED),
+        evidence_of("instructions of half2_tiles", seen.totals["instructions"], "", COUNTED),
     ]
 
 
@@ -187,8 +191,8 @@ def tensor_instructions() -> list[Evidence]:
 def operations_a_head() -> list[Evidence]:
     tokens, hidden, head = 512, 768, 64
     return [
-        Evidence("Q K^T, all heads", 2 * tokens**2 * hidden, "operations", COMPUTED),
-        Evidence("Q K^T, one head of 64", 2 * tokens**2 * head, "operations", COMPUTED),
+        evidence_of("Q K^T, all heads", 2 * tokens**2 * hidden, "operations", COMPUTED),
+        evidence_of("Q K^T, one head of 64", 2 * tokens**2 * head, "operations", COMPUTED),
     ]
 
 
@@ -202,8 +206,8 @@ def traffic() -> list[Evidence]:
         sectors.append(seen.totals["global_load_sectors"])
         unique.append(seen.totals["unique_global_bytes_read"])
     return [
-        Evidence("sectors read, 2 L over L", sectors[1] / sectors[0], "times", COUNTED),
-        Evidence("different bytes read, 2 L over L", unique[1] / unique[0], "times", COUNTED),
+        evidence_of("sectors read, 2 L over L", sectors[1] / sectors[0], "times", COUNTED),
+        evidence_of("different bytes read, 2 L over L", unique[1] / unique[0], "times", COUNTED),
     ]
 
 
@@ -214,7 +218,7 @@ def tile_occupancy() -> list[Evidence]:
         registers = compiled_registers(SCORES, "scores_tiled", (f"-DTILE={tile}",), "sm_80")
         shared = 4 * tile * (2 * tile + 1)  # bytes of two tiles of floats, one of them padded
         fits = occupancy(tile * tile, registers, shared, MULTIPROCESSORS["sm_80"])
-        found.append(Evidence(f"TILE {tile}", 100 * fits.share, "% of the warps", COMPUTED))
+        found.append(evidence_of(f"TILE {tile}", 100 * fits.share, "% of the warps", COMPUTED))
     return found
 
 
@@ -223,9 +227,9 @@ def gelu_error() -> list[Evidence]:
     found = []
     for what in ("weights of variance 1", "weights as torch.nn.Linear draws them"):
         apart, size = _gelu_change(scaled="Linear" in what)
-        found.append(Evidence(f"{what}: error", apart, "", COMPUTED))
-        found.append(Evidence(f"{what}: of the largest output", apart / size, "", COMPUTED))
-    return [*found, Evidence("printed", 2.32e-2, "", PRINTED)]
+        found.append(evidence_of(f"{what}: error", apart, "", COMPUTED))
+        found.append(evidence_of(f"{what}: of the largest output", apart / size, "", COMPUTED))
+    return [*found, evidence_of("printed", 2.32e-2, "", PRINTED)]
 
 
 def _gelu_change(scaled: bool) -> tuple[float, float]:
@@ -247,6 +251,8 @@ def first_warp() -> list[Evidence]:
     evidence, path = [], BROKEN_FOLDER / "first_warp_layernorm.cu"
     for d in (32, 77):
         found = examine(path, read_case(f"BH=2, n=3, m=1, d={d}"))
-        evidence.append(Evidence(f"right, rows of {d}", found.comparison.agrees, "", COUNTED))
-        evidence.append(Evidence(f"sanitizer, rows of {d}", len(found.errors), "findings", COUNTED))
+        evidence.append(evidence_of(f"right, rows of {d}", found.comparison.agrees, "", COUNTED))
+        evidence.append(
+            evidence_of(f"sanitizer, rows of {d}", len(found.errors), "findings", COUNTED)
+        )
     return evidence

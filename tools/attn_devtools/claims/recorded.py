@@ -7,7 +7,7 @@ from attn_course.measure.hardware.devices import peak_of
 from attn_course.measure.records import RecordError, caption, recorded, row_of
 from attn_course.measure.roofline import attention_work
 
-from .claim import NotMeasured
+from .claim import NotMeasured, evidence_of
 
 LARGE_HEADS = fused.REPORT_SHAPES  # of the README and the log
 # Times faster that they print for head dims 512, 2048, 4096, 8192.
@@ -39,14 +39,14 @@ def fastest_peer(timings: dict[str, dict]) -> dict:
 
 def time_of(what: str, timing: dict, source: str) -> Evidence:
     """Return a median in microseconds, its interval from the 20th to the 80th percentile."""
-    return Evidence(what, timing["median_us"], "us", source, timing["p20_us"], timing["p80_us"])
+    return evidence_of(what, timing["median_us"], "us", source, timing["p20_us"], timing["p80_us"])
 
 
 def ratio_of(
     what: str, over: dict, under: dict, source: str, unit: str = "times faster"
 ) -> Evidence:
     """Return a ratio of two medians; its interval is that of their percentiles, the widest way."""
-    return Evidence(
+    return evidence_of(
         what,
         over["median_us"] / under["median_us"],
         unit,
@@ -58,7 +58,7 @@ def ratio_of(
 
 def paired(what: str, ratio: dict, source: str) -> Evidence:
     """Return a ratio that the record has, with its 95 % interval by bootstrap."""
-    return Evidence(what, ratio["value"], "times faster", source, ratio["low"], ratio["high"])
+    return evidence_of(what, ratio["value"], "times faster", source, ratio["low"], ratio["high"])
 
 
 def candidates(found: dict, shape: tuple[int, ...]) -> dict[str, dict]:
@@ -75,10 +75,10 @@ def shared_over_global() -> list[Evidence]:
     device = max(chains, key=lambda one: one["bytes"])["clocks"]
     rates = {one["level"]: one["gb_per_s"] for one in found["bandwidths"]}
     return [
-        Evidence("latency, shared", shared, "clocks", source),
-        Evidence("latency, device", device, "clocks", source),
-        Evidence("latency ratio", device / shared, "times", source),
-        Evidence("bandwidth ratio", rates["shared"] / rates["device"], "times", source),
+        evidence_of("latency, shared", shared, "clocks", source),
+        evidence_of("latency, device", device, "clocks", source),
+        evidence_of("latency ratio", device / shared, "times", source),
+        evidence_of("bandwidth ratio", rates["shared"] / rates["device"], "times", source),
     ]
 
 
@@ -107,7 +107,7 @@ def gains(before: str, after: str, printed: tuple[float, ...]) -> list[Evidence]
     for shape, theirs in zip(LARGE_HEADS, printed, strict=True):
         timings, name = candidates(found, shape), f"d={shape[3]}"
         evidence.append(ratio_of(name, timings[before], timings[after], caption(found)))
-        evidence.append(Evidence(f"{name}, printed", theirs, "times faster", PRINTED))
+        evidence.append(evidence_of(f"{name}, printed", theirs, "times faster", PRINTED))
     return evidence
 
 
@@ -115,7 +115,7 @@ def online_gains() -> list[Evidence]:
     """The gain from kernel 08 to 09, and how often the loop of online softmax runs there."""
     blocks = max(fused.online_blocks(shape[2]) for shape in LARGE_HEADS)
     return [
-        Evidence("blocks of keys, at most", blocks, "", COMPUTED),
+        evidence_of("blocks of keys, at most", blocks, "", COMPUTED),
         *gains("rows_warp", "rows_online", README_GAINS),
     ]
 
@@ -130,10 +130,10 @@ def wider_gain_8192() -> list[Evidence]:
     nine, twenty = timings["rows_online"], timings["rows_split"]
     sms = f"on {found['device']['sm_count']} SMs"
     return [
-        Evidence("blocks of kernel 09", nine["blocks"], sms, COMPUTED),
-        Evidence("blocks of kernel 20", twenty["blocks"], sms, COMPUTED),
+        evidence_of("blocks of kernel 09", nine["blocks"], sms, COMPUTED),
+        evidence_of("blocks of kernel 20", twenty["blocks"], sms, COMPUTED),
         time_of("kernel 09", nine, source),
-        Evidence("floor of memory", floor["median_us"], "us", COMPUTED),
+        evidence_of("floor of memory", floor["median_us"], "us", COMPUTED),
         ratio_of("over the floor", nine, floor, source, "times"),
         ratio_of("kernel 20 against 09", nine, twenty, source),
     ]
@@ -151,8 +151,10 @@ def double_buffers() -> list[Evidence]:
     row, source = row_of(found, LARGE_HEADS[1]), caption(found)
     slices, nine = (row["candidates"].get(x) for x in ("double_buffer_slices", "rows_online"))
     return [
-        Evidence("whole rows refused", "double_buffer_rows 64 keys" in row["refused"], "", source),
-        Evidence("slices run", bool(slices), "", source),
+        evidence_of(
+            "whole rows refused", "double_buffer_rows 64 keys" in row["refused"], "", source
+        ),
+        evidence_of("slices run", bool(slices), "", source),
         ratio_of("slices over kernel 09", slices, nine, source, "times as long"),
     ]
 
@@ -178,7 +180,7 @@ def speedup_776() -> list[Evidence]:
     return [
         ratio_of("eager PyTorch over tiled", peer, timings["tiled"], source),
         time_of("tiled", timings["tiled"], source),
-        Evidence("PyTorch, printed", 11340.0, "us", PRINTED),
+        evidence_of("PyTorch, printed", 11340.0, "us", PRINTED),
         time_of(f"eager PyTorch, {peer['name']}", peer, source),
     ]
 
@@ -190,7 +192,7 @@ def small_batches() -> list[Evidence]:
         timings, source = bench_row("seeds_fp32", (batch, 1, 128, 64))
         name = f"batch {batch}"
         evidence.append(ratio_of(name, fastest_peer(timings), timings["tiled"], source))
-        evidence.append(Evidence(f"{name}, printed", theirs, "times faster", PRINTED))
+        evidence.append(evidence_of(f"{name}, printed", theirs, "times faster", PRINTED))
     return evidence
 
 
@@ -200,7 +202,7 @@ def bandwidth_share() -> list[Evidence]:
     floor = attention_work(Problem(1, 128, 128, 64)).floors_us(peak)["memory"]
     shares = [100 * floor / tiled[one] for one in ("median_us", "p80_us", "p20_us")]
     return [
-        Evidence("tiled, share of the bandwidth", shares[0], "%", source, *shares[1:]),
+        evidence_of("tiled, share of the bandwidth", shares[0], "%", source, *shares[1:]),
         ratio_of("auto, the same work", tiled, timings["auto"], source),
     ]
 
@@ -216,7 +218,7 @@ def profile_numbers() -> list[Evidence]:
         "SM": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
         "L2 hits": "lts__t_sector_hit_rate.pct",
     }
-    return [Evidence(what, metrics[name], "%", source) for what, name in names.items()]
+    return [evidence_of(what, metrics[name], "%", source) for what, name in names.items()]
 
 
 def layer_norm() -> list[Evidence]:
@@ -225,7 +227,7 @@ def layer_norm() -> list[Evidence]:
     for shape, theirs in (((8, 256, 512), 7.60), ((4, 512, 768), 2.44), ((8, 128, 1024), 2.31)):
         ratio, label = row_of(found, shape)["ratios"]["layer_norm"], ",".join(map(str, shape))
         evidence.append(paired(label, ratio, caption(found)))
-        evidence.append(Evidence(f"{label}, printed", theirs, "times faster", PRINTED))
+        evidence.append(evidence_of(f"{label}, printed", theirs, "times faster", PRINTED))
     return evidence
 
 
@@ -243,9 +245,9 @@ def handle_cost() -> list[Evidence]:
             time_of(f"{tokens}, handle made", made, source),
             ratio_of(f"{tokens}, kept over eager PyTorch", kept, torch, source, "times as long"),
             ratio_of(f"{tokens}, made over eager PyTorch", made, torch, source, "times as long"),
-            Evidence(f"{tokens}, cost of a handle", *cost),
+            evidence_of(f"{tokens}, cost of a handle", *cost),
         ]
-    return [*evidence, Evidence("the loss, printed", 2150.0, "us", PRINTED)]
+    return [*evidence, evidence_of("the loss, printed", 2150.0, "us", PRINTED)]
 
 
 def tensor_gain() -> list[Evidence]:
@@ -257,7 +259,7 @@ def tensor_gain() -> list[Evidence]:
     return [
         *tensor_instructions(),
         *no_half_gain(),
-        Evidence("kernel 14, bfloat16", fourteen["tflops"], "TFLOP/s", source),
+        evidence_of("kernel 14, bfloat16", fourteen["tflops"], "TFLOP/s", source),
         ratio_of("kernel 14 against PyTorch's FLASH", timings["torch_flash"], fourteen, source),
         ratio_of("kernel 14 against 12, float32", plain["flash_async"], fourteen, source),
     ]

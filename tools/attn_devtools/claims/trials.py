@@ -20,12 +20,22 @@ Found = Mapping[str, Evidence]  # by what it is
 Judge = Callable[[Found], str]
 Condition = Callable[[dict[str, float]], bool]
 Answer = bool | None  # None: the limit is inside the interval
+# A recorded number without a spread must miss a limit by this factor to decide.
+WITHOUT_SPREAD = 1.25
 
 
 # -- conditions on an interval ---------------------------------------------------------------------
+def interval(one: Evidence) -> tuple[float, float]:
+    """Return what a rule compares with its limit; without a spread of its own a wide interval."""
+    if one.low is not None and one.high is not None:
+        return one.low, one.high
+    factor = 1.0 if one.exact else WITHOUT_SPREAD
+    return one.value / factor, one.value * factor
+
+
 def at_least(one: Evidence, limit: float) -> Answer:
     """Is a number at least as large as a limit?"""
-    low, high = one.interval
+    low, high = interval(one)
     return True if low >= limit else False if high < limit else None
 
 
@@ -37,7 +47,7 @@ def below(one: Evidence, limit: float) -> Answer:
 
 def within(one: Evidence, printed: float, share: float) -> Answer:
     """Is a number within a share of what was printed?"""
-    (low, high), least, most = one.interval, printed * (1 - share), printed * (1 + share)
+    (low, high), least, most = interval(one), printed * (1 - share), printed * (1 + share)
     return True if least <= low and high <= most else False if high < least or low > most else None
 
 

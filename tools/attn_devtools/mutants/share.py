@@ -7,21 +7,22 @@ from zlib import crc32
 from attn_course.exercises.exercise import Exercise
 
 WHOLE = os.environ.get("PROOF") == "whole"  # as `make proof` sets it
-SOLUTIONS_ONE_IN = 1 if WHOLE else 16
 MUTANTS_ONE_IN = 1 if WHOLE else 48
 
 
+def _place(name: str) -> int:
+    return crc32(name.encode())
+
+
 def chosen(name: str, one_in: int) -> bool:
-    """Whether a solution or a mutant is of the share; this follows from its name alone."""
-    return crc32(name.encode()) % one_in == 0
+    """Whether a mutant is of the share; this follows from its name alone."""
+    return _place(name) % one_in == 0
 
 
 def part_of(exercise: Exercise) -> Exercise:
-    """Return an exercise with its share of solutions, one wrong and one correct at least."""
-    wrong, correct = (
-        tuple(one for one in kind if chosen(one.name, SOLUTIONS_ONE_IN))
-        for kind in (exercise.wrong, exercise.correct)
-    )
+    """Return an exercise with one wrong solution, always the same, beside the reference."""
+    if WHOLE:
+        return exercise
     return replace(
-        exercise, wrong=wrong or exercise.wrong[:1], correct=correct or exercise.correct[:1]
+        exercise, wrong=(min(exercise.wrong, key=lambda one: _place(one.name)),), correct=()
     )

@@ -1,5 +1,6 @@
 """The mutants of an exercise's solution, examined: which are rejected, and which pass."""
 
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -11,10 +12,12 @@ from kernelscope.errors import CompilerFailedError, KernelNotFoundError, ParseEr
 from kernelscope.triton import TextKernel
 
 from attn_course.exercises.examination import compiled, examine
-from attn_course.exercises.exercise import Exercise
+from attn_course.exercises.exercise import Exercise, ExerciseError
 
 from .rules import Mutant, mutants_of
 from .share import chosen
+
+_EQUIVALENT = re.compile(r"- (\d+: `.*?` -> `.*?`(?: \(\d+\))?): (.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -52,17 +55,34 @@ def survival(exercise: Exercise, jobs: int = 1, one_in: int = 1) -> Survival:
     mutants = [one for one in mutants_of(exercise.solution) if chosen(one.change, one_in)]
     fates = dict(zip((one.change for one in mutants), _fates(exercise, mutants, jobs), strict=True))
     passed = [change for change, fate in fates.items() if fate == "passes"]
-    listed = [change for change in passed if change in exercise.equivalent]
+    reasons = equivalent_mutants(exercise)
+    listed = [change for change in passed if change in reasons]
     same = sum(fate == "same code" for fate in fates.values())
     return Survival(
         exercise.name,
         killed=sum(fate == "killed" for fate in fates.values()),
-        survivors=tuple(change for change in passed if change not in exercise.equivalent),
+        survivors=tuple(change for change in passed if change not in reasons),
         equivalent=len(listed) + same,
-        refuted=tuple(
-            one for one in exercise.equivalent if chosen(one, one_in) and one not in listed
-        ),
+        refuted=tuple(one for one in reasons if chosen(one, one_in) and one not in listed),
     )
+
+
+def equivalent_mutants(exercise: Exercise) -> dict[str, str]:
+    """Return change -> why its mutant computes the same, as the exercise's file lists them.
+
+    Raises:
+        ExerciseError: an item of the list is not of this form.
+    """
+    found = {}
+    for item in filter(None, re.split(r"^(?=- )", exercise.equivalent, flags=re.MULTILINE)):
+        parts = _EQUIVALENT.fullmatch(item.strip())
+        if not parts:
+            raise ExerciseError(
+                f"{exercise.name}: an equivalent mutant is `- CHANGE: why it computes the same`, "
+                "with the change as attn-course mutants prints it, not " + repr(item.strip())
+            )
+        found[parts[1]] = " ".join(parts[2].split())
+    return found
 
 
 def _fates(exercise: Exercise, mutants: list[Mutant], jobs: int) -> Iterable[str]:

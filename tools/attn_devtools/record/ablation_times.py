@@ -12,6 +12,8 @@ from attn_course.measure.benchmarks import Shape, float64_attention, run_benchma
 from attn_course.measure.candidates import Part
 from attn_course.measure.records import new_record
 from attn_course.measure.timing import ClockWatch, require_gpu
+from attn_course.reference.dtypes import DTYPES
+from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.bench.attention import float64_queries, sampled_queries
 
 from .compiling import compile_parts
@@ -76,15 +78,14 @@ class Trials:
             label: partial(variant, one, causal=causal, backend=backend)
             for label, one in variants.items()
         }
+        expected = float64_queries if self.sampled else float64_attention
         result = run_benchmark(
-            shape,
+            [array.astype(DTYPES[self.dtype]) for array in seeded_qkv(shape)],
             makers,
-            causal=causal,
             iterations=iterations,
             backend=backend,
             clock=clock,
-            dtype=self.dtype,
-            expected=float64_queries if self.sampled else float64_attention,
+            expected=partial(expected, causal=causal),
             sample=sampled_queries if self.sampled else None,
         )
         facts = result.facts()

@@ -11,6 +11,7 @@ OUT/<gpu>/counters.json, with a table on the screen. Exit status 1 where a bar i
 import argparse
 import json
 import re
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +26,7 @@ from attn_course.measure.hardware.nsight import (
     COUNTING,
     Profile,
     Target,
-    known_metrics,
+    required_ncu,
     run_ncu,
 )
 from attn_course.measure.records import RESULTS_FOLDER, caption, new_record
@@ -135,6 +136,17 @@ def profile(chosen, parsed: argparse.Namespace) -> list[Profile]:
     if parsed.also:
         wanted = dict.fromkeys((*wanted, *known_metrics(parsed.also)))
     return run_ncu(program, [case.launch for case in chosen], [*wanted])
+
+
+def known_metrics(pattern: str) -> list[str]:
+    """Return the sums of this ncu's metrics whose names match a regular expression, in order.
+
+    Raises ProfilerError where there is no ncu.
+    """
+    query = [str(required_ncu()), "--query-metrics"]
+    done = subprocess.run(query, capture_output=True, text=True, timeout=120)
+    names = re.findall(r"^(\w+__\w+) ", done.stdout, re.MULTILINE)
+    return [f"{name}.sum" for name in sorted(set(names)) if re.search(pattern, name)]
 
 
 # -- judging ---------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from pathlib import Path
 from kernelscope import Sanitizer, observe
 from kernelscope.cli.tables import table as aligned
 
-from attn_course.clinic import WRONG_RESULT, broken_kernels, examine
+from attn_course.clinic import examine
 from attn_course.measure.records import RESULTS_FOLDER, caption, new_record
+from attn_devtools.defects import WRONG_RESULT, broken_kernels
 
 from . import sanitizer_runs as runs
 from .sanitizer_runs import (

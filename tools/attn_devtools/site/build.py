@@ -18,6 +18,7 @@ from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from attn_course.folders import course_folder
 from attn_course.lessons.working_copy import GLOSSARY, NOTEBOOKS, Lesson, lessons
+from attn_devtools.questions import question_of
 
 from . import kernels, published
 from .lessons import page_glossary, page_notebook
@@ -205,6 +206,7 @@ class SiteSource:
             "index.md",
             "index",
             lessons=shown,
+            question_of=question_of,
             kernels=kernel_count,
             elsewhere=published.elsewhere,
             picture=PICTURE if (course_folder("docs") / PICTURE).is_file() else "",

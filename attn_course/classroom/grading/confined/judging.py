@@ -19,8 +19,8 @@ from attn_course.exercises.session import traced
 
 from ...points import Points, PropertyPoints
 from ...scoring import read_problem, score
+from .supervise import REPLY
 
-REPLY = 3
 STEP_SECONDS = 2.0  # of the launch on the page; a kernel without an end shows its first steps
 MOST_PAGE_CHARACTERS = 4_000_000
 

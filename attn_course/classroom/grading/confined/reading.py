@@ -18,12 +18,12 @@ import msgspec
 from kernelscope.errors import UserError
 
 from ..handout import Handout, HandoutCell, kernel_text, magic_name, source_of
+from .supervise import REPLY
 
 MOST_CELLS = 1000
 MOST_REMARKS = 10  # of a kind
 MOST_CHARACTERS = 300  # of a remark
 MOST_KERNEL_CHARACTERS = 200_000
-REPLY = 3
 NOT_EARNED = "NotEarned"  # what a test cell raises; it says no more than the points
 _SET_ID = re.compile(r"(ps\d+)[-_]")  # of a grade_id: the set that its cell is of
 

@@ -28,7 +28,7 @@ class FileCall:
     texts: of --arg, by parameter; given: the values before the launch, NumPy arrays, numbers or
     None for a null pointer; passed: the same with arrays of the backend, which the kernel writes;
     quiet: what the kernel prints goes to standard error, as the screen is for JSON; launch: makes
-    the launch of a kernel in Python.
+    the launch of a kernel in Python; config, which: of Triton's autotuner, see PythonCall.
     """
 
     file: Path
@@ -42,6 +42,8 @@ class FileCall:
     passed: dict[str, object] = field(repr=False)
     quiet: bool = False
     launch: Callable[[], object] | None = field(default=None, repr=False)
+    config: dict[str, object] = field(default_factory=dict)
+    which: str = ""
 
     @property
     def title(self) -> str:
@@ -49,7 +51,8 @@ class FileCall:
         shared = f", {self.shared_bytes:,} bytes of shared memory" if self.shared_bytes else ""
         return (
             f"{self.name} of {self.file.name}, grid {dimensions(self.grid)}, block "
-            f"{dimensions(self.block)}{shared}, backend {self.kernel.backend}"
+            f"{dimensions(self.block)}{shared}{self.which and ', '}{self.which}, "
+            f"backend {self.kernel.backend}"
         )
 
     @property
@@ -83,6 +86,7 @@ class FileCall:
             "shared_bytes": self.shared_bytes,
             "options": self.kernel.options,
             "arguments": self.texts,
+            **({"config": _plain(self.config)} if self.config else {}),
         }
 
 
@@ -100,7 +104,10 @@ def file_call(
         with redirect_stdout(sys.stderr) if quiet else nullcontext():
             one = python_call(*target, arguments)
         parts = one.kernel, one.name, arguments.grid, one.block, one.shared_bytes
-        return FileCall(target[0], *parts, one.texts, one.given, one.passed, quiet, one.launch)
+        values = one.texts, one.given, one.passed
+        return FileCall(target[0], *parts, *values, quiet, one.launch, one.config, one.which)
+    if getattr(arguments, "config", None):
+        raise InputError("--config: chooses a configuration of @triton.autotune")
     file = source_file(arguments.file)
     backend = resolve_backend(backend or arguments.backend)
     kernel, name = _kernel(file, arguments, backend, for_debug)
@@ -125,6 +132,12 @@ def file_call(
         dict(zip(names, passed, strict=True)),
         quiet,
     )
+
+
+def _plain(config: dict[str, object]) -> dict[str, object]:
+    """The values of a configuration as JSON has them; others, such as types, by their names."""
+    own = bool, int, float, str
+    return {name: one if isinstance(one, own) else str(one) for name, one in config.items()}
 
 
 def _kernel(

@@ -4,10 +4,12 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from .. import __version__
-from ..errors import UserError
+from ..errors import UserError, is_hidden
 from ..settings import setting
 from . import check, count, run, trace
 from .arguments import OneLineParser, add_json
@@ -15,6 +17,7 @@ from .options import joined
 from .tables import terminal_wide
 
 TRACEBACK = "KERNELSCOPE_TRACEBACK"  # environment: 1 shows where an error arose
+OUR_PACKAGE = __name__.partition(".")[0]
 REFUSED = 2  # as argparse ends where it does not understand a call
 FAULTY = 70  # EX_SOFTWARE of sysexits.h: an error of the program itself
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
@@ -70,7 +73,7 @@ def outcome(
     """
     try:
         try:
-            with terminal_wide():
+            with terminal_wide(), _brief_warnings(program):
                 return work()
         finally:
             sys.stdout.flush()  # after --help too
@@ -95,17 +98,39 @@ def outcome(
         return refuse(program, error.at_shell() if isinstance(error, UserError) else str(error))
 
 
+@contextmanager
+def _brief_warnings(program: str) -> Iterator[None]:
+    """Print a warning about the user's kernel by its message, which names the file and the line.
+
+    The line of Python that called this package is one of the command, which says nothing here.
+    """
+
+    def show(message, category, filename, lineno, file=None, line=None) -> None:
+        own = category.__module__.startswith(f"{OUR_PACKAGE}.")
+        if own or filename == sys.argv[0] or is_hidden(filename):
+            print(f"{program}: warning: {message}", file=file or sys.stderr)
+        else:
+            usual(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        usual, warnings.showwarning = warnings.showwarning, show
+        yield
+
+
 def is_for_users(error: Exception) -> bool:
     """Whether the user can correct an error: a UserError, or what the system said of a file.
 
     An OSError of the system has an errno. With the name of a file it tells the state of that file:
     it is missing, closed to us, a folder. Without a name it is the user's where the machine has run
     out of something (OUT_OF). Other OSErrors, such as a broken connection, are faults. An error of
-    CUDA is that of the kernel which was running, the user's in most cases.
+    CUDA is that of the kernel which was running, the user's in most cases. A warning of ours is an
+    error where PYTHONWARNINGS makes it one.
     """
     if isinstance(error, OSError) and not isinstance(error, UserError):
         return error.errno is not None and (error.filename is not None or error.errno in OUT_OF)
-    return isinstance(error, UserError) or type(error).__module__.startswith(CUDA_ERRORS)
+    module = type(error).__module__
+    own = isinstance(error, Warning) and module.startswith(f"{OUR_PACKAGE}.")
+    return isinstance(error, UserError) or own or module.startswith(CUDA_ERRORS)
 
 
 def refuse(program: str, message: str) -> int:

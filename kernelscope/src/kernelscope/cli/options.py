@@ -84,6 +84,12 @@ def add_file(parser: argparse.ArgumentParser) -> None:
     """FILE, and all that a call of its kernel takes."""
     parser.add_argument("file", metavar="FILE", help=_FILES)
     add_call(parser)
+    parser.add_argument(
+        "--config",
+        metavar="CONFIG",
+        help="of @triton.autotune, by its number or by values of it, such as BLOCK=64,num_warps=4 "
+        "(default: the first)",
+    )
     parser.add_argument("--seed", type=natural, default=0, help="of `normal` (default 0)")
     add_backend(parser)
 

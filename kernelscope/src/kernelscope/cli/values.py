@@ -67,8 +67,20 @@ def make(kind: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.nd
     if kind == "output":
         if dtype.kind not in "fciu":
             raise InputError(f"{dtype} has no value that marks unwritten elements; take zeros")
-        return np.full(shape, np.nan if dtype.kind in "fc" else np.iinfo(dtype).max, dtype)
+        return _unwritten(shape, dtype)
     return np.full(shape, 1 if kind == "ones" else 0, dtype)
+
+
+def _unwritten(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Integers of the largest value; signalling NaNs, which all that is computed with them changes.
+
+    So an element that a kernel has added to, as by an atomic, is a NaN that counts as written.
+    """
+    if dtype.kind not in "fc":
+        return np.full(shape, np.iinfo(dtype).max, dtype)
+    real = dtype.type(0).real.dtype
+    bits = np.array(np.inf, real).view(f"u{real.itemsize}") + 1
+    return np.full((*shape, dtype.itemsize // real.itemsize), bits).view(dtype)[..., 0]
 
 
 def _dtype(parameter: Parameter) -> np.dtype:

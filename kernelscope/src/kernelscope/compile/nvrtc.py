@@ -52,7 +52,7 @@ class Compiled:
     `ptx` is the PTX text, `cubin` the binary (b"" for a PTX build), `lowered_names` maps each
     name expression to its mangled name, `log` holds NVRTC's warnings, `arch` what it compiled for.
     `added` are options that gave it declarations of nvcc's, for want of which it did not compile;
-    `lacked` names what it lacked first.
+    `lacked` names what it lacked first, `lacked_at` says where, as "scale.cu:1".
     """
 
     ptx: str
@@ -62,6 +62,7 @@ class Compiled:
     cubin: bytes = b""
     added: tuple[str, ...] = ()
     lacked: str = ""
+    lacked_at: str = ""
 
 
 def required_arch(source: str) -> tuple[int, str]:
@@ -148,18 +149,20 @@ def _compile(source, name, options, target, build_options, name_expressions, fol
         try:
             return _compile_with(call, ())
         except CompileError as error:
-            known = lacked_of_nvcc(error.diagnostics, source)
-            if not known:
+            lacked = lacked_of_nvcc(error.diagnostics, source)
+            if not lacked:
                 raise
+            known = lacked, f"{os.path.basename(error.file)}:{error.line}"
     compiled = _compile_with(call, NVCC_OPTIONS)
     if len(_lacking) >= _MOST_KNOWN:
         _lacking.clear()
     _lacking[call[:3]] = known
-    return replace(compiled, added=NVCC_OPTIONS, lacked=known)
+    return replace(compiled, added=NVCC_OPTIONS, lacked=known[0], lacked_at=known[1])
 
 
 _MOST_KNOWN = 256
-_lacking: dict[tuple, str] = {}  # (source, name, options) -> what it lacked
+# (source, name, options) -> what it lacked, and where
+_lacking: dict[tuple, tuple[str, str]] = {}
 
 
 def _compile_with(call: tuple, added: tuple[str, ...]) -> Compiled:

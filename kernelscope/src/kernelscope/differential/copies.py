@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 import numpy as np
-from kernelscope.isa.reductions import CLUSTER_TYPES, TYPES
-from kernelscope.tensor_map import ELEMENTS, TensorMap
+from kernelscope.isa.atomics import CLUSTER_REDUCED_TYPES, REDUCED_TYPES
+from kernelscope.tensor_map import TensorMap
+from kernelscope.tensor_map.encoding import ELEMENTS
 
 TILE = 24576  # bytes of shared memory of a block, of which a case uses a part
 THREADS = 128
@@ -214,16 +215,15 @@ class CopyCase:
 def run_case(machine, case: CopyCase) -> list[np.ndarray]:
     """[shared memory of each block, the array, whether the copies arrived], after the kernel."""
     xp = import_module("cupy") if machine.backend == "gpu" else np
-    module = machine.load(case.source.replace("TILE", str(TILE)), OPTIONS)
-    kernel = module.get_function("run")
+    kernel = machine.load(case.source.replace("TILE", str(TILE)), OPTIONS).get_function("run")
     if case.what == "elect":
         masks = np.random.default_rng(5).integers(1, 1 << 32, 64, np.uint32)
         out = xp.zeros((64, 32), np.uint32)
-        kernel((1,), (32,), (xp.asarray(masks), out, np.int32(64)))
-        return [out.get() if machine.backend == "gpu" else out]
+        return _launch(machine, kernel, 1, 32, (xp.asarray(masks), out, np.int32(64)), [out])
     data = xp.asarray(case.numbers(case.shape, 1))
     shared = case.numbers((case.blocks * TILE // data.dtype.itemsize,), 2).view(np.uint32)
     io, arrived = xp.asarray(shared), xp.zeros(case.blocks, np.int32)
+    offset = np.int32(case.offset)
     if case.what in ("load", "store"):
         described = TensorMap(
             data.view(_dtype_of(case.kind)),
@@ -234,14 +234,21 @@ def run_case(machine, case: CopyCase) -> list[np.ndarray]:
             dtype=case.kind,
         )
         first = xp.asarray(np.array([*case.first, 0, 0, 0, 0, 0][:5], np.int32))
-        count = np.int32(described.box_bytes)
-        arguments = (described, first, io, np.int32(case.offset), count, arrived)
+        arguments = (described, first, io, offset, np.int32(described.box_bytes), arrived)
     else:
         data = data.view(np.uint8)
-        arguments = (data, io, np.int32(case.offset), np.int32(case.box[0]), arrived)
-    kernel((case.blocks,), (THREADS,), arguments, shared_mem=TILE)
-    found = (io, data, arrived)
-    return [one.get() if machine.backend == "gpu" else one for one in found]
+        arguments = (data, io, offset, np.int32(case.box[0]), arrived)
+    return _launch(machine, kernel, case.blocks, THREADS, arguments, [io, data, arrived])
+
+
+def _launch(machine, kernel, blocks: int, threads: int, arguments, arrays) -> list[np.ndarray]:
+    """The arrays after a launch; an error that the GPU's context keeps is noted."""
+    try:
+        kernel((blocks,), (threads,), arguments, shared_mem=TILE)
+        return [one.get() if machine.backend == "gpu" else one for one in arrays]
+    except Exception:
+        machine.lost = machine.backend == "gpu" and machine.is_broken()
+        raise
 
 
 def _dtype_of(kind: str) -> str:
@@ -258,15 +265,26 @@ def cases() -> list[CopyCase]:
     boxes = {1: (64,), 2: (16, 32), 3: (2, 8, 32), 4: (2, 2, 4, 32), 5: (1, 2, 2, 4, 32)}
     for axes, what, swizzle in itertools.product(shapes, ("load", "store"), (0, 32, 64, 128)):
         box = (*boxes[axes][:-1], swizzle // 2 or boxes[axes][-1])
-        for first in ((0,) * axes, (16, *(1,) * (axes - 1)), (-3, *(-1,) * (axes - 1)),
-                      (shapes[axes][-1] - 5, *(2,) * (axes - 1))):  # fmt: skip
+        for first in (
+            (0,) * axes,
+            (16, *(1,) * (axes - 1)),
+            (-8, *(-1,) * (axes - 1)),
+            (shapes[axes][-1] // 8 * 8 - 8, *(2,) * (axes - 1)),
+        ):
             found.append(CopyCase(what, shapes[axes], "uint16", box, first, swizzle, offset=1024))
     for offset, swizzle in itertools.product((128, 384, 896), (0, 32, 64, 128)):
         for what in ("load", "store"):  # tiles at other lines than the pattern's first one
             found.append(
-                CopyCase(what, (40, 64), "uint16", (9, swizzle // 2 or 24), (8, 3), swizzle,
-                         offset=offset)
-            )  # fmt: skip
+                CopyCase(
+                    what,
+                    (40, 64),
+                    "uint16",
+                    (9, swizzle // 2 or 24),
+                    (8, 3),
+                    swizzle,
+                    offset=offset,
+                )
+            )
     for kind in ELEMENTS:
         fills = ("zero", "nan") if "float" in kind else ("zero",)
         row = 16 * 16 // ELEMENTS[kind][1] // 4
@@ -276,22 +294,30 @@ def cases() -> list[CopyCase]:
     for steps in ((2, 1), (3, 1), (8, 1)):
         for what, first in itertools.product(("load", "store"), ((0, 0), (16, 33), (-8, -3))):
             found.append(CopyCase(what, (40, 64), "uint16", (16, 32), first, 64, steps))
-    for operation, types in TYPES.items():
+    for operation, types in REDUCED_TYPES.items():
         for kind, values in itertools.product(types, ("bits", "small")):
             if values == "bits" or "f" in kind:
                 found.append(
-                    CopyCase("plain store", (512,), kind, (1024,), operation=operation,
-                             values=values)
-                )  # fmt: skip
+                    CopyCase(
+                        "plain store", (512,), kind, (1024,), operation=operation, values=values
+                    )
+                )
         for kind in ("uint32", "int32", "uint64", "int64", "float16", "bfloat16", "float32"):
             wide = kind in ("float32",) and operation != "add" or operation in ("inc", "dec")
             bitwise = operation in ("and", "or", "xor")
             if not (wide and kind != "uint32") and not (bitwise and "float" in kind):
                 found.append(
-                    CopyCase("store", (20, 32), kind, (8, 16), (24, 15), operation=operation,
-                             values="small")
-                )  # fmt: skip
-    for operation, types in CLUSTER_TYPES.items():
+                    CopyCase(
+                        "store",
+                        (20, 32),
+                        kind,
+                        (8, 16),
+                        (24, 15),
+                        operation=operation,
+                        values="small",
+                    )
+                )
+    for operation, types in CLUSTER_REDUCED_TYPES.items():
         for kind in types:
             found.append(CopyCase("send", (512,), kind, (512,), operation=operation))
     found.append(CopyCase("send", (512,), "uint8", (2048,), offset=64))
@@ -305,17 +331,22 @@ def cases() -> list[CopyCase]:
 def compare(case: CopyCase, first: list, second: list) -> dict:
     """`mismatches`: bytes that differ; `where`: in which array; the first one of each."""
     names = ("shared", "array", "arrived") if len(first) == 3 else ("out",)
-    apart = [np.flatnonzero(a.ravel().view("u1") != b.ravel().view("u1")) for a, b in
-             zip(first, second, strict=True)]  # fmt: skip
+    apart = [
+        np.flatnonzero(a.ravel().view("u1") != b.ravel().view("u1"))
+        for a, b in zip(first, second, strict=True)
+    ]
     record = {
         "bytes": int(sum(one.nbytes for one in first)),
         "mismatches": int(sum(one.size for one in apart)),
     }
     if record["mismatches"]:
         record["where"] = {
-            name: [int(one.size), int(one[0]), *(x.ravel().view("u1")[one[0] :][:16].tolist()
-                                                 for x in both)]
+            name: [
+                int(one.size),
+                int(one[0]),
+                *(x.ravel().view("u1")[one[0] :][:16].tolist() for x in both),
+            ]
             for name, one, *both in zip(names, apart, first, second, strict=True)
             if one.size
-        }  # fmt: skip
+        }
     return record

@@ -83,7 +83,7 @@ def label_of(item: dict) -> str:
 
 
 SHOWN = """mismatches lanes nan_payload error_over_bound max_ulp gpu_simulator gpu_oracle
-    simulator_oracle slots options shape families error""".split()  # of a difference
+    simulator_oracle slots options shape families where error""".split()  # of a difference
 
 
 def line_of(item: dict) -> str:

@@ -91,15 +91,17 @@ class Memory:
     def locate_global(self, address, shift: int, size: int, ins, kind: str):
         """`locate` in global memory."""
         low, high, bits = bounds(address)
-        memory, valid = self.globals, None
+        memory, valid, apart = self.globals, None, False
         first, end = memory.recent if kind == "load" else memory.recent_writable
         if bits & (size - 1) or low < first or high + size > end:
             if bits & (size - 1) or not memory.covers(low, high + size, kind):
                 address = spread(address, self.lanes.R[LANE].size)
                 valid = memory.valid(address, size, kind)
                 valid = self.admitted("global", address, valid, size, ins, kind)
+                apart = True
         if memory.marks is not None:
-            memory.marks.note(kind, address, size)
+            note = memory.marks.note_apart if apart else memory.marks.note
+            note(kind, address, size)
         if self.reports.accesses is not None:
             self.reports.access("global", kind, address, size, valid)
         return memory, _flat(address, shift), valid

@@ -14,6 +14,7 @@ from ..budget import Budget, call_budget
 from ..errors import InputError, Interrupted, SimulatorError
 from ..progress import Progress
 from ..settings import setting
+from ..tensor_map.encoding import arrays_of_maps
 from .chunk import Chunk
 from .memory import GlobalMemory
 from .speed import shared_out
@@ -85,6 +86,10 @@ class Run:
         self.fill_parameters(size, values)
         memory.use_parameters(self.parameter_address, size)
         memory.ready()
+        for value, name in zip(values, names, strict=False):
+            mapped = arrays_of_maps(bytes(value))
+            if mapped.size:
+                memory.follow(mapped, name)
         if self.observers:
             memory.follow_pointers()
 

@@ -82,9 +82,9 @@ class GlobalMemory(FlatMemory):
     def use_parameters(self, start: int, size: int) -> None:
         self._use(Span("kernel parameters", start, size))
 
-    def _use(self, span: Span, allocation: Allocation | None = None, owner=None) -> None:
+    def _use(self, span: Span, allocation: Allocation | None = None, owner=None, name="") -> None:
         buffer = Buffer(
-            span.name or "an array",
+            span.name or name or "an array",
             "global",
             span.start,
             span.size,
@@ -112,14 +112,17 @@ class GlobalMemory(FlatMemory):
         self._edges = [np.array(e, np.uint64).reshape(-1, 2) for e in (self.extents, self.writable)]
         self.recent = self.recent_writable = (0, 0)
 
-    def follow(self, addresses: np.ndarray) -> bool:
-        """Let the launch use what pointers have led to; True if that is anything new."""
+    def follow(self, addresses: np.ndarray, name: str = "") -> bool:
+        """Let the launch use what pointers have led to; True if that is anything new.
+
+        name: of what has none.
+        """
         found = [one for one in SPACE.at_any(addresses) if one not in self._followed | self._given]
         for allocation in found:
             owner = allocation.owner()
             self._followed.add(allocation)
             for span in allocation.spans + allocation.addressed:
-                self._use(span, allocation, owner)
+                self._use(span, allocation, owner, name)
         if found:
             self.ready()
         return bool(found)

@@ -21,10 +21,8 @@ _LARGE_HEADER = re.compile(
     re.MULTILINE,
 )
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
-_KERNEL = re.compile(
-    r"\b__global__\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?void\s+"
-    r"(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*(\([\w\s*&,]*\))"
-)
+_ATTRIBUTES = r"(?:__(?:launch_bounds|cluster_dims)__\s*\([^()]*\)\s*)*"
+_KERNEL = re.compile(rf"\b__global__\s+{_ATTRIBUTES}void\s+{_ATTRIBUTES}(\w+)\s*(\([\w\s*&,]*\))")
 
 
 def has_large_headers(code: str) -> bool:

@@ -1,5 +1,7 @@
 """A kernel with CuPy's call and attributes, on a GPU or on the simulator."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -7,7 +9,7 @@ from kernelscope.backend import BackendError
 from kernelscope.budget import call_budget
 from kernelscope.events import FaultEvent, active_observers
 
-from ..errors import Interrupted, LaunchError
+from ..errors import Interrupted, LaunchError, SimulatorError, in_words
 from .arguments import bind
 from .limits import (
     DEFAULT_SHARED_BYTES,
@@ -157,6 +159,20 @@ class SimulatorKernel(Kernel):
         self._max_dynamic = None
         self._simulated_limits = simulated_limits(module.arch)
 
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Tell errors in the words of the source's language."""
+        try:
+            yield
+        except (LaunchError, SimulatorError) as error:
+            if self.module.words:
+                error.args = (in_words(error.args[0], self.module.words), *error.args[1:])
+            raise
+
+    def _check_launch(self, grid, block, shared_mem):
+        with self._in_words():
+            return super()._check_launch(grid, block, shared_mem)
+
     def _limits(self) -> Limits:
         return self._simulated_limits
 
@@ -230,7 +246,7 @@ class SimulatorKernel(Kernel):
         parameters = self.entry.parameters
         arguments = [_image(*pair) for pair in zip(values, parameters, strict=True)]
         names = tuple(parameter.name for parameter in parameters)
-        with call_budget():
+        with self._in_words(), call_budget():
             launch(
                 self._program(build),
                 self.entry.name,

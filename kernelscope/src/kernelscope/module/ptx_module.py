@@ -23,6 +23,7 @@ class PtxModule(RawModule):
         managed_shared: whether the compiler, not the source, lays out shared memory. Lanes of a
             warp that write an element of it at once, and threads that write one value to it, are
             then no finding.
+        words: what CUDA C's names in a message are in the source's language.
     """
 
     def __init__(
@@ -35,11 +36,13 @@ class PtxModule(RawModule):
         names: Mapping[str, tuple[tuple[str, str], ...]] | None = None,
         line: int = 0,
         managed_shared: bool = False,
+        words: Mapping[str, str] | None = None,
     ):
         super().__init__(code=source, backend="simulator")
         self.name, self.kind = source_name, ".ptx"
         self._ptx, self._headers, self._names, self._line = ptx, headers, names or {}, line
         self.managed_shared = managed_shared
+        self.words = words or self.words
 
     def compiled(self, build: str = "optimised") -> Compiled:
         """The PTX, the same for both builds."""

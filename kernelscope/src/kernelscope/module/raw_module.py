@@ -4,6 +4,7 @@ import os
 import re
 import threading
 import warnings
+from collections.abc import Mapping
 from functools import cached_property
 
 from kernelscope.backend import BackendError, resolve_backend
@@ -81,6 +82,7 @@ class RawModule:
     """
 
     managed_shared = False  # see SourceModule
+    words: Mapping[str, str] = {}  # see SourceModule
     large_shared_advice = "Declare it extern __shared__ and " + Advice(
         "set kernel.max_dynamic_shared_size_bytes", "give --shared-mem BYTES"
     )
@@ -175,8 +177,8 @@ class RawModule:
         if compiled.lacked and not self._noted:
             self._noted = True
             text = (
-                f"{self.name}: {compiled.lacked} is of nvcc, and kernelscope gives it on the "
-                f"simulator and on a GPU. cupy.RawModule itself refuses this source"
+                f"{compiled.lacked_at}: {compiled.lacked} is of nvcc, and kernelscope gives it on "
+                f"the simulator and on a GPU. cupy.RawModule itself refuses this source"
             )
             warnings.warn(text, PortabilityWarning, stacklevel=levels_to_caller())
         return compiled
@@ -230,6 +232,7 @@ class RawModule:
                     memory=next((one.memory for one in self._programs.values()), None),
                     managed_shared=self.managed_shared,
                 )
+                self._programs[build].words = self.words
         return self._programs[build]
 
     # -- kernels -----------------------------------------------------------------------------
@@ -319,11 +322,16 @@ class RawModule:
             entry = declared_entry(self, demangle(name), function)
             if entry is not None:
                 return entry
-            try:
-                reader = Reader(parse(self.compiled("debug").ptx, bodies=False))
-            except CompileError:
-                pass  # the code has no debug build
+            reader = self._slow_debug_reader
         return read_entry(function, reader, self.name)
+
+    @cached_property
+    def _slow_debug_reader(self) -> Reader | None:
+        """The debug information where large headers make it slow to get; None without a build."""
+        try:
+            return Reader(parse(self.compiled("debug").ptx, bodies=False))
+        except CompileError:
+            return None
 
     @cached_property
     def declared_shared_bytes(self) -> int:

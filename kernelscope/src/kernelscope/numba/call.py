@@ -19,16 +19,17 @@ from .compiler import (
     text_of,
 )
 from .own_arrays import declared_arrays, with_names
+from .words import WORDS
 
 _MODULES = "_kernelscope_modules"  # attribute of a dispatcher: types -> its NumbaModule
 _LARGE_SHARED = "Give it the size 0, cuda.shared.array(0, dtype), and pass shared_mem=BYTES"
-_WORDS = {"__syncthreads()": "cuda.syncthreads()", "__syncwarp()": "cuda.syncwarp()"}
 
 
 class NumbaModule(PtxModule):
     """A kernel compiled for argument types; its two builds are made when they are first needed."""
 
     large_shared_advice = _LARGE_SHARED
+    words = WORDS
 
     def __init__(self, dispatcher, kinds: tuple, names: tuple[str, ...]):
         function = dispatcher.py_func
@@ -61,7 +62,7 @@ class NumbaModule(PtxModule):
         program = super()._program(build)
         local = list(declared_arrays(self.dispatcher.py_func, "local"))
         program.local_arrays = {self.entry: local[0]} if len(local) == 1 else {}
-        program.arrays, program.words = self.build(build)[2].values(), _WORDS
+        program.arrays = self.build(build)[2].values()
         program.hidden_types = ("array(", "UniTuple(")  # how Numba keeps an array: seven numbers
         return program
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 _HEAD = re.compile(r"^\s*\.(?:version|target|address_size)\b.*$", re.MULTILINE)
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+("[^"]*").*$', re.MULTILINE)
 _SECTION = re.compile(r"^\s*\.section\s+\S+\s*\{[^}]*\}", re.MULTILINE)
+_FUNCTION = r"\s+\.func\s+(?:\([^)]*\)\s*)?(\w+)"  # its linkage stands before it
+_DEFINED = re.compile(r"^\.(?:visible|weak)" + _FUNCTION, re.MULTILINE)
+_DECLARED = re.compile(r"^\.extern(" + _FUNCTION + ")", re.MULTILINE)
 _POSITION = re.compile(r"(\.loc\s+|\binlined_at\s+)(\d+)")
 
 
@@ -27,4 +30,6 @@ def linked(parts: Sequence[str]) -> str:
         texts.append(text.replace("$L__", f"$L{number}__"))
     known = {path for _, path in _FILE.findall(first)}
     texts += [f".file {number} {path}" for path, number in files.items() if path not in known]
-    return "\n".join(texts) + "\n"
+    whole = "\n".join(texts) + "\n"
+    defined = set(_DEFINED.findall(whole))
+    return _DECLARED.sub(lambda m: (".visible" if m[2] in defined else ".extern") + m[1], whole)

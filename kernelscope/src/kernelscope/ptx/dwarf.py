@@ -10,6 +10,7 @@ the virtual register's name in big-endian ASCII, or DW_OP_addr and a symbol (the
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from ..budget import check_budget
 from ..errors import ParseError, SimulatorError
 from .demangle import demangle
 from .syntax import Module
+from .tokens import words_of
 
 STEP = 16  # bytes of address an instruction
 _SYMBOLS = 1 << 40  # symbols get addresses from here on, _SYMBOL_ROOM apart
@@ -26,6 +28,8 @@ _SYMBOL_ROOM = 1 << 32
 _SECTIONS = ("debug_info", "debug_abbrev", "debug_loc", "debug_str", "debug_line")
 _SCOPES = ("DW_TAG_lexical_block", "DW_TAG_inlined_subroutine")
 _CALL = ("low_pc", "high_pc", "call_file", "call_line")
+_BYTE = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+_BYTES = re.compile(rf"(?:\.b8\s++{_BYTE}(?:,{_BYTE})*+(?:\s++|\Z))++", re.ASCII)
 _NUMBER_SIZES = {".b8": 1, ".b16": 2, ".b32": 4, ".b64": 8}
 _SCALARS = {
     ("float", 4): "f4",
@@ -103,7 +107,7 @@ class Reader:
             for name, index in function.labels.items()
         }
         self.files = module.files
-        parts = {name: self.section(module.sections.get(f".{name}", [])) for name in _SECTIONS}
+        parts = {name: self.section(module.sections.get(f".{name}", "")) for name in _SECTIONS}
         self.info = DWARFInfo(config=DwarfConfig(True, "x64", 8), **_sections(parts))
         self.locations = LocationParser(self.info.location_lists())
         self.subprograms, self.shared = {}, {}
@@ -133,7 +137,16 @@ class Reader:
                 found.append((low // STEP - 1, high // STEP - 1, file, line))
         return found
 
-    def section(self, tokens: list[str]) -> bytes:
+    def section(self, text: str) -> bytes:
+        data, at = bytearray(), 0
+        for run in _BYTES.finditer(text):  # most of a section
+            data += self.mixed(words_of(text[at : run.start()]))
+            data += bytes(map(int, run[0].replace(".b8", "").replace(",", " ").split()))
+            at = run.end()
+        return bytes(data + self.mixed(words_of(text[at:])))
+
+    def mixed(self, tokens: list[str]) -> bytes:
+        """The bytes of numbers of any size, names and sums; `.b8` where none is given first."""
         data, at, size = bytearray(), 0, 1
         while at < len(tokens):
             word = tokens[at]
@@ -143,7 +156,7 @@ class Reader:
                 continue
             if word in (",", ";"):
                 continue
-            if size == 1 and word.isdigit():  # most of a section
+            if size == 1 and word.isdigit():
                 data.append(int(word) & 255)
                 continue
             sign = -1 if word == "-" else 1

@@ -81,13 +81,10 @@ def _known(tokens: Tokens, pattern: re.Pattern, what: str) -> str:
 
 
 def _section(tokens: Tokens, module: Module) -> None:
-    """`.section .debug_info { ... }`, kept as words."""
+    """`.section .debug_info { ... }`, kept as text."""
     name = tokens.take()
     tokens.expect("{")
-    start = tokens.at
-    while tokens.next != "}":
-        tokens.take_any()
-    module.sections[name] = tokens.words[start : tokens.at]
+    module.sections[name] = tokens.block_text()
     tokens.expect("}")
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+from ..errors import in_words
 from .dwarf import Reader
 from .shared_shapes import SharedArray, declared_arrays
 from .syntax import Instruction, Module, Position
@@ -50,8 +51,8 @@ class SourceModule:
 
     A front for another language sets: arrays, the shared arrays that the source declares (None: its
     CUDA C is read); local_arrays, PTX function -> its local array, where it has one alone, for
-    builds without debug information; words, which of CUDA C's names in a message are others in that
-    language; hidden_types, how the names of types begin whose variables the source does not have.
+    builds without debug information; words, what CUDA C's names in a message are in that language;
+    hidden_types, how the names of types begin whose variables the source does not have.
     """
 
     arrays: Iterable[SharedArray] | None = None
@@ -86,9 +87,7 @@ class SourceModule:
 
     def in_words(self, text: str) -> str:
         """Return a message with the names of the source's language."""
-        for name, word in self.words.items():
-            text = text.replace(name, word)
-        return text
+        return in_words(text, self.words)
 
     @cached_property
     def dwarf(self) -> Reader | None:

@@ -148,7 +148,7 @@ class Module:
     files: dict[int, str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
-    sections: dict[str, list[str]] = field(default_factory=dict)  # DWARF, as token lists
+    sections: dict[str, str] = field(default_factory=dict)  # DWARF, as the text between the braces
 
 
 def format_operand(operand) -> str:

@@ -8,7 +8,10 @@ from ..errors import ParseError
 
 _SPACE = r"(?>\s+|//[^\n]*|/\*.*?\*/)*+"
 _WORD_OR_MARK = r'"(?:[^"\\]|\\.)*"|[\w.$%~]+(?:::[\w.$]+)*|[{}();:,\[\]=<>|!@+\-*&]'
-_TOKEN = re.compile(rf"{_SPACE}({_WORD_OR_MARK})", re.DOTALL | re.ASCII)
+# A section of debug information can be a million words: those between its braces are one token.
+_SECTION = r"\.section\s++\.\w++\s*+\{[\w.$%~\s();:,\[\]=<>|!@+\-*&]*+(?=\})"
+_TOKEN = re.compile(rf"{_SPACE}({_SECTION}|{_WORD_OR_MARK})", re.DOTALL | re.ASCII)
+_WORDS = re.compile(_WORD_OR_MARK, re.DOTALL | re.ASCII)
 
 
 _WORDS_BETWEEN_LOOKS = 4096
@@ -45,6 +48,12 @@ class Tokens:
 
     def add(self, word: str, place: int) -> None:
         """Append a word, or the words of which it is made, all at one place of the text."""
+        head, brace, section = word.partition("{") if len(word) > 1 else (word, "", "")
+        if brace and word[0] == ".":
+            parts = [*head.split(), "{", *([section] if section.strip() else [])]
+            self.words += parts
+            self.starts += [place] * len(parts)
+            return
         if word[:1] == "." and "." in word[1:]:  # `.reg.b32` is two words
             for part in word[1:].split("."):
                 self.add("." + part, place)
@@ -69,6 +78,13 @@ class Tokens:
         """Take the next word, which may be a string."""
         self.at += 1
         return self.words[self.at - 1]
+
+    def block_text(self) -> str:
+        """Take what stands before the next `}`, of a block without blocks in it, as one text."""
+        start = self.at
+        while self.next != "}":
+            self.take_any()
+        return " ".join(self.words[start : self.at])
 
     def put_back(self) -> None:
         """Undo the last take()."""
@@ -135,3 +151,8 @@ class Tokens:
     def fail(self, message: str):
         """Raise ParseError for the next word."""
         raise self.error(self.starts[min(self.at, len(self.starts) - 1)], message)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words and marks of the text of a section."""
+    return _WORDS.findall(text)

@@ -6,7 +6,7 @@ from kernelscope.ptx.registers import symbols_in
 from kernelscope.ptx.syntax import Address, Instruction
 
 from ..errors import UnsupportedInstruction
-from ..isa.reductions import CLUSTER_TYPES, OPERATIONS, TYPES, reduction
+from ..isa.atomics import CLUSTER_REDUCED_TYPES, REDUCED_TYPES, REDUCTIONS, reduction
 
 _AXES = re.compile(r"[1-5]d")
 _MODES = re.compile(r"tile::\w+|cp_mask|cta_group::\d|ignore_oob|report_mechanism.*")
@@ -41,9 +41,9 @@ def _operation(parts: list[str]) -> str:
     """The operation of cp.reduce; "" of a copy."""
     if parts[1] != "reduce":
         return ""
-    found = [part for part in parts if part in OPERATIONS]
+    found = [part for part in parts if part in REDUCTIONS]
     if len(found) != 1:
-        raise UnsupportedInstruction(f"none of .{', .'.join(OPERATIONS)}")
+        raise UnsupportedInstruction(f"none of .{', .'.join(REDUCTIONS)}")
     return found[0]
 
 
@@ -81,7 +81,7 @@ def _plain_line(lines, instruction: Instruction, spaces: list[str]) -> str:
     arguments = [lines.address(to), lines.address(source), lines.read(size, "u32")]
     name, change = _operation(parts), "None"
     if name:
-        known = TYPES if spaces[0] == "global" else CLUSTER_TYPES
+        known = REDUCED_TYPES if spaces[0] == "global" else CLUSTER_REDUCED_TYPES
         change = lines.object("reduction", reduction(name, parts[-1], known))
     if spaces[0] == "global":
         return lines.call("copy_engine.store", instruction, *arguments, change)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -232,8 +233,7 @@ class Instance:
         special = sum(1 << slot for slot in self.kernel.specials)
         for key, block in built.items():
             block.operations = [made[i.index] for i in block.instructions]
-            mask = uses[key]
-            block.uses = tuple(slot for slot in range(mask.bit_length()) if mask >> slot & 1)
+            block.uses = tuple(slots_of(uses[key]))
             block.live_in |= special
         self.kernel.blocks.update(built)
 
@@ -410,6 +410,16 @@ class Instance:
                 return f"{kernel.describe_own(line)} (in {kernel.describe_line(at.position)})"
         return kernel.describe_position(instruction)
 
+    def where_called(self, instruction: Instruction | None) -> str:
+        """where(), and the line of the call that led into a function of the kernel's own file."""
+        position = instruction.position if instruction is not None else None
+        outer = position.inlined_at if position is not None else None
+        line = self.call_line(self.line(instruction))
+        while outer is not None and outer.file == position.file:
+            line, outer = outer.line, outer.inlined_at
+        text = self.where(instruction)
+        return f"{text}, called at line {line}" if line else text
+
     def complaint(self, instruction: Instruction, why: str) -> str:
         """Why an instruction cannot be simulated, and what to do about it."""
         where = self.where(instruction)
@@ -419,6 +429,14 @@ class Instance:
             f"({why}), compiled from {where}; run this kernel on a GPU, or write that line "
             "differently"
         )
+
+
+def slots_of(mask: int) -> Iterator[int]:
+    """Yield the slots of a bit mask; it is shifted once for each of them, as it may be long."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
 
 
 def call_parts(call: Instruction) -> tuple[list[str], object, list[str]]:

@@ -66,6 +66,7 @@ def code_of(dtype: np.dtype) -> str:
 
 # Register type -> name of the dtype that its value is kept in: integers without their sign.
 STORED = {kind: code_of(dtype).replace("i", "u") for kind, dtype in DTYPE.items()}
+_STORED_DTYPES = {kind: np.dtype(code) for kind, code in STORED.items()}
 
 
 class OperandText:
@@ -159,7 +160,7 @@ class OperandText:
 
     def stored_dtype(self, name: str) -> np.dtype:
         """The dtype in which a register's value is kept."""
-        return np.dtype(STORED[self.instance.register_type(name)])
+        return _STORED_DTYPES[self.instance.register_type(name)]
 
     def symbol(self, name: str, offset: int, kind: str) -> str:
         """The address of a variable within its own space."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import ArgumentError, InputError, UnsupportedKernel, did_you_mean
+from ..errors import Advice, ArgumentError, InputError, UnsupportedKernel, did_you_mean
 from ..module import Kernel, PtxModule, allow_shared
 from .compiler import (
     DEFAULTS,
@@ -19,6 +19,7 @@ from .compiler import (
     text_of,
 )
 from .values import as_passed, image
+from .words import WORDS
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ def _unwrapped(fn, args, kwargs, config) -> tuple:
             if twice:
                 raise ArgumentError(
                     f"{_name(fn)}: {twice[0]} is given in the call and by the autotuner's "
-                    "configuration; leave it out of the call, or choose with config="
+                    "configuration; leave it out of the call, or choose with "
+                    + Advice("config=", "--config")
                 )
             kwargs = {**kwargs, **chosen}
             if picked.pre_hook is not None:
@@ -146,7 +148,9 @@ def _unwrapped(fn, args, kwargs, config) -> tuple:
     if fn.is_gluon():
         raise InputError(f"{fn.__name__} is a Gluon kernel; only @triton.jit is known here")
     if config is not None and not chosen:
-        raise InputError(f"{fn.__name__} has no autotuner; leave out config=")
+        raise InputError(
+            f"{fn.__name__} has no autotuner; leave out " + Advice("config=", "--config")
+        )
     return fn, kwargs, chosen
 
 
@@ -169,9 +173,14 @@ def _pick(tuner, args, kwargs, config):
     else:
         found = configs[config : config + 1] if 0 <= config < len(configs) else []
     if not found:
-        listed = "; ".join(f"{i}: {one}" for i, one in enumerate(configs))
+        listed = "; ".join(f"{i}: {shown(one.all_kwargs())}" for i, one in enumerate(configs))
         raise InputError(f"{_name(tuner)} has no configuration {config!r}; it has: {listed}")
     return found[0]
+
+
+def shown(config: Mapping[str, object]) -> str:
+    """Return "BLOCK=64, num_warps=4" of a configuration's values."""
+    return ", ".join(f"{name}={value}" for name, value in config.items())
 
 
 def _bound(fn, args, kwargs) -> dict[str, object]:
@@ -227,6 +236,7 @@ def _build(fn, signature, constants, attributes, backend, options, flat) -> tupl
             names={metadata["name"]: names},
             line=definition_line(fn),
             managed_shared=True,
+            words=WORDS,
         )
         _BUILT[key] = module.get_function(metadata["name"]), metadata
     for (name, _), (value, space) in fn.used_global_vals.items():

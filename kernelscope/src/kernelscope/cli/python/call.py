@@ -4,7 +4,7 @@ import argparse
 import ast
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +22,17 @@ _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class PythonCall:
-    """A launch that is ready: what FileCall has of it, and `launch`, which makes it."""
+    """A launch that is ready: what FileCall has of it, and `launch`, which makes it.
+
+    config: what the autotuner's configuration sets, {} without one; which: that, for the title.
+    """
 
     kernel: Kernel
     name: str
     block: tuple[int, int, int]
     shared_bytes: int
+    config: dict[str, object]
+    which: str
     texts: dict[str, str]
     given: dict[str, object]
     passed: dict[str, object]
@@ -39,10 +44,8 @@ def python_call(file: Path, name: str, arguments: argparse.Namespace) -> PythonC
     if arguments.backend == "gpu":
         raise BackendError(f"{file.name} is Python: on a GPU launch its kernel from Python")
     function = load_kernel(file, name or arguments.kernel or "")
-    source = getattr(function, "py_func", None) or inspect.unwrap(getattr(function, "fn", function))
-    while hasattr(source, "fn"):  # Triton's decorators, one around the other
-        source = source.fn
-    texts = _by_name(source, arguments.arg or [])
+    source = getattr(function, "py_func", None) or [*_layers(function)][-1].fn
+    texts = _by_name(source, arguments.arg or [], _set_by_decorators(function))
     if arguments.grid is None:
         raise InputError(f"{source.__name__}{inspect.signature(source)} needs --grid, such as 4,2")
     seeds = range(1000 * arguments.seed, 1000 * arguments.seed + len(texts))
@@ -50,9 +53,8 @@ def python_call(file: Path, name: str, arguments: argparse.Namespace) -> PythonC
     given = {name: _value(name, text, seed) for (name, text), seed in pairs}
     passed = {name: _copy(value) for name, value in given.items()}
     prepared = _CALLS[front_of(function)](function, passed, arguments)
-    return PythonCall(
-        prepared[0], source.__name__, *prepared[1:-1], texts, given, passed, prepared[-1]
-    )
+    kernel, *sizes, launch = prepared
+    return PythonCall(kernel, source.__name__, *sizes, texts, given, passed, launch)
 
 
 def _numba(kernel, passed: dict, arguments: argparse.Namespace) -> tuple:
@@ -61,8 +63,10 @@ def _numba(kernel, passed: dict, arguments: argparse.Namespace) -> tuple:
     if arguments.option:
         raise InputError("--option: Numba's options are those of @cuda.jit in the file")
     block, shared = arguments.block or (256, 1, 1), arguments.shared_mem or 0
+    if getattr(arguments, "config", None):
+        raise InputError("--config: chooses a configuration of @triton.autotune")
     call = numba.compile(kernel, *passed.values())
-    return call.kernel, block, shared, lambda: call(arguments.grid, block, shared)
+    return call.kernel, block, shared, {}, "", lambda: call(arguments.grid, block, shared)
 
 
 def _triton(kernel, passed: dict, arguments: argparse.Namespace) -> tuple:
@@ -77,26 +81,77 @@ def _triton(kernel, passed: dict, arguments: argparse.Namespace) -> tuple:
         key: text if text.startswith("sm_") else _number("option " + key, text)
         for key, text in pairs
     }
-    call = triton.compile(kernel, **passed, **options)
-    return call.kernel, call.block, call.shared_bytes, lambda: call(arguments.grid)
+    text = getattr(arguments, "config", None)
+    call = triton.compile(kernel, **passed, **options, config=_config(text))
+    which = _which_config(kernel, call.config, text) if call.config else ""
+    ready = call.kernel, call.block, call.shared_bytes, call.config, which
+    return *ready, lambda: call(arguments.grid)
+
+
+def _layers(function) -> Iterator:
+    """Triton's decorators around a kernel, from the outer one on, and the kernel itself."""
+    while hasattr(function, "fn"):
+        yield function
+        function = function.fn
+
+
+def _set_by_decorators(function) -> set[str]:
+    """The parameters whose values the autotuner or the heuristics of a Triton kernel give."""
+    found: set[str] = set()
+    for layer in _layers(function):
+        found.update(*(one.kwargs for one in getattr(layer, "configs", ())))
+        if isinstance(rules := getattr(layer, "values", None), Mapping):
+            found.update(rules)
+    return found
+
+
+def _config(text: str | None) -> int | dict | None:
+    """The `config` of a Triton call: "1" is a number, "BM=64,num_warps=4" some of the values."""
+    if text is None or text.isdecimal():
+        return None if text is None else int(text)
+    problem = "--config takes a number such as 1, or NAME=VALUE,NAME=VALUE"
+    pairs = [_named(part, problem) for part in text.split(",")]
+    return {name: _number(f"config {name}", value) for name, value in pairs}
+
+
+def _which_config(kernel, chosen: dict, text: str | None) -> str:
+    """ "config 0 of 2 (BM=64, num_warps=4)", and how to choose where nobody has."""
+    from ...triton.call import shown
+
+    tuner = next(layer for layer in _layers(kernel) if hasattr(layer, "configs"))
+    number = [one.all_kwargs() for one in tuner.configs].index(chosen)
+    asked = "; choose with --config" if text is None and len(tuner.configs) > 1 else ""
+    return f"config {number} of {len(tuner.configs)} ({shown(chosen)}{asked})"
 
 
 _CALLS = {"numba": _numba, "triton": _triton}
 
 
 # -- arguments ---------------------------------------------------------------------------------
-def _by_name(function, given: list[str]) -> dict[str, str]:
-    """Parameter -> the text of its --arg, which may name it: `--arg BLOCK=64`."""
+def _by_name(function, given: list[str], set_elsewhere: set[str]) -> dict[str, str]:
+    """Parameter -> the text of its --arg, which may name it: `--arg BLOCK=64`.
+
+    set_elsewhere: parameters that need none.
+    """
     signature = inspect.signature(function)
     positional = [text for text in given if not _NAMED.fullmatch(text)]
     named = dict(_named(text, "") for text in given if _NAMED.fullmatch(text))
     try:
-        return dict(signature.bind(*positional, **named).arguments)
+        found = dict(signature.bind_partial(*positional, **named).arguments)
     except TypeError as error:
-        raise InputError(
-            f"{function.__name__}({', '.join(signature.parameters)}) takes one --arg for each "
-            f"parameter: {error}"
-        ) from None
+        problem = str(error)
+    else:
+        known = {*found, *set_elsewhere}
+        needed = [one.name for one in signature.parameters.values() if one.default is one.empty]
+        missing = [name for name in needed if name not in known]
+        if not missing:
+            return found
+        problem = f"missing {', '.join(missing)}"
+    set_here = "".join(f"; {name} is set by a decorator" for name in sorted(set_elsewhere))
+    raise InputError(
+        f"{function.__name__}({', '.join(signature.parameters)}) takes one --arg for each "
+        f"parameter{set_here}: {problem}"
+    )
 
 
 def _named(text: str, problem: str) -> tuple[str, str]:

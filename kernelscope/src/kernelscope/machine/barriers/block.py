@@ -259,7 +259,7 @@ class Barriers:
                 continue
             number = int(w.number[np.isin(w.places, mine)][0])
             thread = lanes.thread_text(lanes.at(mine[:1]))
-            where = w.instance.where(w.instruction)
+            where = w.instance.where_called(w.instruction)
             name = "the cluster's" if number == CLUSTER_BARRIER else f"barrier {number}"
             count = f" for {w.expected} threads" if w.expected is not None else ""
             arrived = self.arrived.get((int(lanes.block_of_place[mine[0]]), number), 0)

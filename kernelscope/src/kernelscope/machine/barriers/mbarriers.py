@@ -250,12 +250,14 @@ class Mbarriers:
         """
         lanes = self.lanes.R[LANE].size
         index, chosen = self.locate(space, address, ins, "load")
+        if self.following:
+            self.bring_copies(index)
         phase = spread(phase, lanes)[chosen]
         parity = (phase & phase.dtype.type(1)).astype(np.int64) if by_parity else parity_of(phase)
         passed = parity_of(self.words[index]) != parity
-        if not passed.all() and (self.following or self.arrivals.pending):
+        if self.arrivals.pending and not passed.all():
             # Only for who finds the phase not complete: another one may have asked too early.
-            self.bring_copies(index[~passed])
+            self.land_arrivals(index[~passed])
             passed = parity_of(self.words[index]) != parity
         self.note(chosen, parity, passed)
         self.note_waiting(chosen, index, parity, passed, ins)
@@ -279,12 +281,8 @@ class Mbarriers:
         self.memory.globals.version += 1
 
     def bring_copies(self, index: np.ndarray) -> None:
-        """Copies arrive that these mbarriers wait for, and count as arrivals or bytes there."""
+        """Copies arrive that these mbarriers wait for, and count as arrivals there."""
         asked, kept = np.unique(index), []
-        for arrival in self.arrivals.land(asked):
-            none = np.zeros(arrival.mbarrier.size, np.int64)
-            added = none - arrival.size
-            self.update(arrival.mbarrier, none, none, added, arrival.instruction, arrival.lanes)
         for arrival in self.following:
             due = np.isin(arrival.index, asked)
             if not due.all():
@@ -295,6 +293,13 @@ class Mbarriers:
                 one, lanes = np.ones(arrival.index.size, np.int64), self.lanes.at(arrival.places)
                 self.update(arrival.index, one, 0 * one, 0 * one, arrival.instruction, lanes)
         self.following = kept
+
+    def land_arrivals(self, index: np.ndarray) -> None:
+        """Bulk copies arrive that these mbarriers wait for, and their bytes are complete there."""
+        for arrival in self.arrivals.land(np.unique(index)):
+            none = np.zeros(arrival.mbarrier.size, np.int64)
+            added = none - arrival.size
+            self.update(arrival.mbarrier, none, none, added, arrival.instruction, arrival.lanes)
 
     # -- phases that never complete -------------------------------------------------------------
     def note_waiting(self, chosen, index, parity, passed, ins: Instruction) -> None:
@@ -317,8 +322,9 @@ class Mbarriers:
         for number, (site, index, parity) in enumerate(found[0].tolist()):
             lanes = self.lanes.at(mine[found[1].ravel() == number])
             instance, instruction = self.sites[site]
+            asked = instance.where_called(instruction)
             parts.append(
-                f"{self.lanes.who(lanes)} at {instance.where(instruction)} for the end of a phase "
+                f"{self.lanes.who(lanes)} at {asked} for the end of a phase "
                 f"of parity {parity}: {self.describe_phase(index)}"
             )
         return parts

@@ -144,7 +144,7 @@ class RegisterPool:
                 continue
             lanes = self.lanes.at(mine)
             group = self.group_of(lanes)
-            where = one.instance.where(one.instruction)
+            where = one.instance.where_called(one.instruction)
             text = f"{self.lanes.who(lanes)} at {where} for {one.count} registers a thread: "
             if set(np.unique(group).tolist()) <= set(self.complete(group)):
                 block = int(self.lanes.block_of_place[mine[0]])

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from ...tensor_map import ELEMENTS, FILLS, MAGIC, MAP_FIELDS
+from ...tensor_map.encoding import ELEMENTS, FILLS, MAGIC, MAP_FIELDS
 
 _UNIT = 16  # bytes, the most
 UNITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype("c16")}
@@ -20,7 +20,7 @@ NAN_BITS = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}  # of a fill, by by
 
 
 @dataclass(frozen=True)
-class Span:
+class ByteRange:
     """The bytes of an array that some boxes hold: [low, high) around all; empty: low == high."""
 
     low: int
@@ -59,7 +59,7 @@ class Box:
         return int(np.prod(self.counts)) * self.item
 
     # -- where boxes are ------------------------------------------------------------------------
-    def span(self, first: np.ndarray) -> Span:
+    def span(self, first: np.ndarray) -> ByteRange:
         """The bytes of the array that boxes hold; first: (n, axes) int64, coordinates."""
         step, count, size = (np.array(x) for x in (self.steps, self.counts, self.sizes))
         last = first + (count - 1) * step
@@ -67,9 +67,9 @@ class Box:
         high = np.where(last < size, last, last - -(-(last - size + 1) // step) * step)
         inside = (low <= high).all(axis=1)
         if not inside.any():
-            return Span(self.address, self.address)
+            return ByteRange(self.address, self.address)
         low, high = low[inside] @ self._strides, high[inside] @ self._strides
-        return Span(self.address + int(low.min()), self.address + int(high.max()) + self.item)
+        return ByteRange(self.address + int(low.min()), self.address + int(high.max()) + self.item)
 
     def unit(self, first: np.ndarray) -> int:
         """Bytes that may be moved at a time: a power of two."""

@@ -8,7 +8,7 @@ from kernelscope.translate.control_flow import LANE
 
 from ...addresses import aligned
 from ...errors import UnsupportedInstruction
-from ...isa.reductions import Reduction, reduction_of_elements
+from ...isa.atomics import Reduction, reduction_of_elements
 from ..access import Memory
 from ..barriers.mbarriers import Mbarriers
 from ..clusters import Cluster
@@ -19,7 +19,7 @@ from . import told
 from .arrivals import Arrivals
 from .boxes import UNITS, Box, decoded
 from .places import CHUNK, SharedPlaces
-from .transfers import Arrival, Departure, Target
+from .transfers import Arrival, Departure, GlobalPlaces
 
 _LINE = 128  # bytes: the alignment of boxes in shared memory
 _MAP_ALIGNMENT = 64
@@ -60,7 +60,7 @@ class CopyEngine:
             span = box.span(first)
             if not self.reaches(span.low, span.high, "load", chosen, ins):
                 continue
-            target = Target(box, first)
+            target = GlobalPlaces(box, first)
             self.note("load", target)
             data = box.read(self.memory.globals.bytes, first)
             self.arrive(to, mbarrier, mask, chosen, data, target, ins)
@@ -71,7 +71,7 @@ class CopyEngine:
         source = spread(source, count)
         for one, chosen in self.sizes(size, ins):
             chosen = self.in_global(source, chosen, one, "load", ins)
-            target = Target(None, source[chosen].astype(np.int64))
+            target = GlobalPlaces(None, source[chosen].astype(np.int64))
             self.note("load", target, one)
             index = (target.first[:, None] + np.arange(0, one, CHUNK)) // CHUNK
             data = self.memory.globals.bytes.view(UNITS[CHUNK]).take(index).view(np.uint8)
@@ -84,13 +84,14 @@ class CopyEngine:
             there, kept = self.place(to, chosen, one, CHUNK, ins)
             here = here.part(np.isin(chosen, kept))
             phase, last = self.place(mbarrier, kept, 8, 8, ins)
-            held = np.isin(kept, last)
-            self.start(
-                self.lanes.R[LANE][last], there.part(held), phase, one, 0, np.arange(last.size),
-                None, here.part(held), reduction, ins, None,
-            )  # fmt: skip
+            held, lanes = np.isin(kept, last), self.lanes.R[LANE][last]
+            arrival = Arrival(lanes, there.part(held), phase, one, 0, ins)
+            arrival.source, arrival.reduction = here.part(held), reduction
+            self.start(arrival, None)
 
-    def arrive(self, to, mbarrier, mask, chosen, data, target: Target, ins: Instruction) -> None:
+    def arrive(
+        self, to, mbarrier, mask, chosen, data, target: GlobalPlaces, ins: Instruction
+    ) -> None:
         """Start copies of rows of data, those of the chosen lanes, to one block or several."""
         size, box = data.shape[1], target.box
         swizzle = box.swizzle if box is not None else 0
@@ -103,18 +104,13 @@ class CopyEngine:
             names = spread(mask, self.lanes.R[LANE].size)[last].astype(np.int64)
             which, there, phase = self.multicast(names, last, there, phase, ins)
             row, last = row[which], last[which]
-        lanes = self.lanes.R[LANE][last]
-        self.start(lanes, there, phase, size, swizzle, row, data, None, None, ins, target)
+        arrival = Arrival(self.lanes.R[LANE][last], there, phase, size, swizzle, ins, data, row)
+        self.start(arrival, target)
 
-    def start(
-        self, lanes, to, phase, size, swizzle, row, data, source, reduction, ins, target
-    ) -> None:
-        """Put copies under way whose mbarriers are ready."""
-        mbarrier = phase.address + phase.base >> 3
-        ready = self.mbarriers.are_ready(mbarrier, lanes, ins)
-        arrival = Arrival(
-            lanes, to, mbarrier, size, swizzle, row, data, source, reduction, ins, None
-        )
+    def start(self, arrival: Arrival, target: GlobalPlaces | None) -> None:
+        """Put copies under way whose mbarriers are ready; target: where their data is from."""
+        ins = arrival.instruction
+        ready = self.mbarriers.are_ready(arrival.mbarrier, arrival.lanes, ins)
         if not ready.all():
             arrival = arrival.part(ready)
         if not arrival.lanes.size:
@@ -161,7 +157,7 @@ class CopyEngine:
                 continue
             room = aligned(box.bytes, _LINE) if box.swizzle else box.bytes
             here, kept = self.place(source, chosen, room, _LINE, ins)
-            target = Target(box, first[np.isin(chosen, kept)])
+            target = GlobalPlaces(box, first[np.isin(chosen, kept)])
             self.leave(kept, here, box.bytes, target, operation, ins)
 
     def store(self, to, source, size, reduction, ins: Instruction) -> None:
@@ -170,7 +166,7 @@ class CopyEngine:
         for one, chosen in self.sizes(size, ins):
             chosen = self.in_global(to, chosen, one, "store", ins)
             here, kept = self.place(source, chosen, one, CHUNK, ins)
-            target = Target(None, to[kept].astype(np.int64))
+            target = GlobalPlaces(None, to[kept].astype(np.int64))
             self.leave(kept, here, one, target, reduction, ins)
 
     def leave(self, chosen, source, size, target, reduction, ins: Instruction) -> None:
@@ -258,7 +254,17 @@ class CopyEngine:
         for address in [int(where)] if scalar(where) else np.unique(where).tolist():
             chosen = np.arange(count) if scalar(where) else np.nonzero(where == address)[0]
             box = self.box_at(address, chosen, len(coordinates), ins)
-            if box is not None:
+            if box is None:
+                continue
+            uneven = first[chosen, 0] * box.item % CHUNK != 0
+            if uneven.any():
+                text = (
+                    f"names a box at element {first[chosen[uneven][0], 0]} of a row of {box.kind}; "
+                    f"the first coordinate must be a multiple of {CHUNK} bytes"
+                )
+                self.mbarriers.complain("misaligned", text, ins, self.lanes.R[LANE][chosen[uneven]])
+                chosen = chosen[~uneven]
+            if chosen.size:
                 yield box, chosen, first[chosen]
 
     def box_at(self, address: int, chosen, axes: int, ins: Instruction) -> Box | None:
@@ -335,7 +341,7 @@ class CopyEngine:
         self.mbarriers.complain("out-of-bounds", text, ins, self.lanes.R[LANE][chosen])
         return False
 
-    def note(self, kind: str, target: Target, size: int = 0) -> None:
+    def note(self, kind: str, target: GlobalPlaces, size: int = 0) -> None:
         """Note accesses for the processes that share a launch."""
         memory = self.memory.globals
         if memory.marks is None:

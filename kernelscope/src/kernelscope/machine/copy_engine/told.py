@@ -6,7 +6,7 @@ import numpy as np
 from kernelscope.events import Access, AsyncOperation
 
 from .places import CHUNK, SharedPlaces
-from .transfers import Arrival, Departure, Target
+from .transfers import Arrival, Departure, GlobalPlaces
 
 
 def shared_access(kind: str, at: SharedPlaces, i: int, lane: int, size: int, swizzle: int):
@@ -19,7 +19,7 @@ def shared_access(kind: str, at: SharedPlaces, i: int, lane: int, size: int, swi
     return Access("shared", kind, address.astype(np.uint64), lanes, run, None, block)
 
 
-def global_access(kind: str, target: Target, i: int, lane: int, size: int) -> Access:
+def global_access(kind: str, target: GlobalPlaces, i: int, lane: int, size: int) -> Access:
     """The Access of the i-th of some copies to global memory; of a box, the part in the array."""
     address = target.first[i : i + 1]
     if target.box is not None:
@@ -31,20 +31,19 @@ def global_access(kind: str, target: Target, i: int, lane: int, size: int) -> Ac
     return Access("global", kind, address.astype(np.uint64), np.full(address.size, lane), size)
 
 
-def of_arrivals(arrival: Arrival, line: int, source: Target | None) -> list[AsyncOperation]:
+def of_arrivals(arrival: Arrival, line: int, source: GlobalPlaces | None) -> list[AsyncOperation]:
     """The operations of copies into shared memory; of a multicast, only the first one reads."""
     found, read = [], set()
     kind = "store" if arrival.reduction is None else "atomic"
     for i, lane in enumerate(arrival.lanes.tolist()):
-        row, accesses = int(arrival.row[i]), []
-        if source is not None and row not in read:
-            accesses.append(global_access("load", source, row, lane, arrival.size))
-        elif arrival.source is not None:
+        accesses = []
+        if arrival.source is not None:
             accesses.append(shared_access("load", arrival.source, i, lane, arrival.size, 0))
-        read.add(row)
+        elif (row := int(arrival.row[i])) not in read:
+            accesses.append(global_access("load", source, row, lane, arrival.size))
+            read.add(row)
         accesses.append(shared_access(kind, arrival.to, i, lane, arrival.size, arrival.swizzle))
-        block = int(arrival.to.block[i])
-        mbarrier = block, int(arrival.mbarrier[i]) * 8 - int(arrival.to.base[i])
+        mbarrier = int(arrival.phase.block[i]), int(arrival.phase.address[i])
         lanes = np.array([lane])
         ins, how = arrival.instruction, "mbarrier"
         found.append(AsyncOperation(ins, line, lanes, tuple(accesses), how, mbarrier))

@@ -8,7 +8,7 @@ import numpy as np
 from kernelscope.events import AsyncOperation
 from kernelscope.ptx.syntax import Instruction
 
-from ...isa.reductions import Reduction
+from ...isa.atomics import Reduction
 from .boxes import Box
 from .places import SharedPlaces
 
@@ -17,45 +17,49 @@ from .places import SharedPlaces
 class Arrival:
     """Copies of one instruction into shared memory, (n,) each: an mbarrier learns of their end.
 
-    lanes: ids of the threads that issued them; to: where they go; mbarrier: word of shared memory;
+    lanes: ids of the threads that issued them; to: where they go; phase: where their mbarriers are;
     data: (rows, size) uint8, of which row `row[i]` is copied; None: it is read at `source` when it
     arrives. told: the events of each copy, where somebody observes.
     """
 
     lanes: np.ndarray
     to: SharedPlaces
-    mbarrier: np.ndarray
+    phase: SharedPlaces
     size: int
     swizzle: int
-    row: np.ndarray
-    data: np.ndarray | None
-    source: SharedPlaces | None
-    reduction: Reduction | None
     instruction: Instruction
-    told: list[AsyncOperation] | None
+    data: np.ndarray | None = None
+    row: np.ndarray | None = None
+    source: SharedPlaces | None = None
+    reduction: Reduction | None = None
+    told: list[AsyncOperation] | None = None
+
+    @property
+    def mbarrier(self) -> np.ndarray:
+        """(n,) words of shared memory."""
+        return self.phase.address + self.phase.base >> 3
 
     def part(self, chosen: np.ndarray) -> Arrival:
-        source = None if self.source is None else self.source.part(chosen)
         return replace(
             self,
             lanes=self.lanes[chosen],
             to=self.to.part(chosen),
-            mbarrier=self.mbarrier[chosen],
-            row=self.row[chosen],
-            source=source,
+            phase=self.phase.part(chosen),
+            row=None if self.row is None else self.row[chosen],
+            source=None if self.source is None else self.source.part(chosen),
             told=chosen_of(self.told, chosen),
         )
 
 
 @dataclass(frozen=True)
-class Target:
+class GlobalPlaces:
     """Where copies go in global memory: boxes of a map at (n, axes) coordinates, or addresses."""
 
     box: Box | None
     first: np.ndarray  # coordinates, or (n,) addresses
 
-    def part(self, chosen: np.ndarray) -> Target:
-        return Target(self.box, self.first[chosen])
+    def part(self, chosen: np.ndarray) -> GlobalPlaces:
+        return GlobalPlaces(self.box, self.first[chosen])
 
 
 @dataclass
@@ -70,7 +74,7 @@ class Departure:
     group: np.ndarray
     source: SharedPlaces
     size: int
-    target: Target
+    target: GlobalPlaces
     data: np.ndarray | None
     reduction: Reduction | None
     instruction: Instruction

@@ -16,19 +16,25 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from ...address_space import SPACE
 from ...errors import InputError, Interrupted, OutOfTime, UserError
+from ...ptx.syntax import Register
 from ...settings import setting
 from ...translate.control_flow import looks_at_others
 from ...translate.executable import reachable
+from ...translate.function import call_parts
 
 WORKERS = "KERNELSCOPE_WORKERS"  # environment: how many processes run the blocks of a launch
 _GIVEN_AWAY = ("PYTEST_XDIST_WORKER", "CI")
 _MOST = 8  # processes, unless the environment asks for more
+_MOST_ASKED = 256  # that the environment may ask for
 _WORTH_SECONDS = 0.25  # that the blocks must take for it
 _LEAST_LANES = 8192  # of a part: fewer cost NumPy nearly as much
 _PARTS = 4  # for each process, as blocks may differ in what they take
@@ -45,8 +51,11 @@ def worker_count() -> int:
     """
     text = setting(WORKERS)
     if text and not multiprocessing.current_process().daemon:  # which may have no children
-        if not text.isdigit() or int(text) == 0:
-            raise InputError(f"{WORKERS} is {text!r}; it must be a number of processes such as 2")
+        if not (text.isascii() and text.isdigit()) or not 0 < int(text[:9]) <= _MOST_ASKED:
+            raise InputError(
+                f"{WORKERS} is {text!r}; it must be a number of processes such as 2, at most "
+                f"{_MOST_ASKED}"
+            )
         return int(text)
     given_away = multiprocessing.current_process().daemon or {*_GIVEN_AWAY} & os.environ.keys()
     if given_away or not hasattr(os, "fork"):
@@ -56,10 +65,12 @@ def worker_count() -> int:
 
 def are_independent(kernel) -> bool:
     """Can no block of a kernel learn of another one by means that the memory model allows?"""
-    names = {kernel.function.name, *reachable(kernel.program.references, kernel.function.name)}
+    functions, graph = kernel.module.functions, kernel.program.references
+    names = {kernel.function.name, *reachable(graph, kernel.function.name)}
+    if any(calls_by_pointer(i) for name in names & functions.keys() for i in functions[name].body):
+        names.update(graph, *(reachable(graph, name) for name in functions))  # a call of any
     if kernel.reads_clock or not names.isdisjoint(("vprintf", "malloc", "free")):
         return False
-    functions = kernel.module.functions
     opcodes = {i.opcode for name in names & functions.keys() for i in functions[name].body}
     if any(one.startswith("cp.reduce.") and ".global." in one for one in opcodes):
         return False
@@ -81,6 +92,12 @@ def shared_out(run, first: int) -> bool:
         return False
     kernel.alone = not (are_independent(kernel) and Team(run, count).execute(first, stays))
     return not kernel.alone
+
+
+def calls_by_pointer(instruction) -> bool:
+    """Does it call a function whose address is in a register, perhaps an argument of the launch?"""
+    is_call = instruction.opcode.split(".")[0] == "call"
+    return is_call and isinstance(call_parts(instruction)[1], Register)
 
 
 class Mask:
@@ -131,6 +148,24 @@ class Marks:
         mask = self.reads.get(extent) if kind == "load" else self.written(extent)
         if mask is not None:
             mask.add(address, size)
+
+    def note_apart(self, kind: str, address: np.ndarray, size: int) -> None:
+        """Note an access whose lanes, (lanes,), are in several extents."""
+        memory = self.memory
+        extents, met = (
+            (memory.extents, memory.read) if kind == "load" else (memory.writable, memory.written)
+        )
+        slots = np.searchsorted(
+            np.array([start for start, _ in extents], np.uint64), address, "right"
+        )
+        for slot in np.unique(slots).tolist():
+            extent = extents[slot - 1]
+            met.add(extent)
+            if kind == "load":
+                memory.recent = extent
+            else:
+                memory.recent_writable = extent
+            self.note(kind, address[slots == slot], size)
 
     def written(self, extent: tuple[int, int]) -> Mask:
         """Which bytes of an extent the part has written. Raises MemoryError for too many."""
@@ -196,6 +231,22 @@ def agree(parts: list) -> bool:
     return True
 
 
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait: no process stays behind, and a fork leaves no lock of Python taken."""
+    handler, came = signal.getsignal(signal.SIGINT), []
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *given: came.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
+
+
 class Team:
     """Processes that run blocks of one launch: this one and those that it forks.
 
@@ -203,7 +254,7 @@ class Team:
     """
 
     def __init__(self, run, count: int):
-        self.run, self.count = run, count
+        self.run, self.count, self.leader = run, count, os.getpid()
         self.fork, self.next = multiprocessing.get_context("fork"), None
         self.children: list = []  # (process, end of a pipe that it writes to)
 
@@ -220,8 +271,9 @@ class Team:
             starts, self.next = self.parts(first, stays), self.fork.Value("q", 0)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # one process warns of what comes first
-                for _ in range(self.count - 1):
-                    self.start(starts)
+                with uninterrupted():
+                    for _ in range(min(self.count, len(starts)) - 1):
+                        self.start(starts)
                 done = self.work(starts) and self.merge(marks)
         except (OutOfTime, Interrupted):
             raise
@@ -231,9 +283,10 @@ class Team:
             pass  # the blocks run again, and tell of it
         finally:
             run.memory.marks, budget.memory_bytes = None, whole
-            for process, _ in self.children:
-                process.kill()
-                process.join()
+            with uninterrupted():
+                for process, _ in self.children:
+                    process.kill()
+                    process.join()
         if not done:
             marks.undo()
             run.warned = warned
@@ -262,26 +315,46 @@ class Team:
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
             SPACE.renew_lock()
-            memory, self.run.budget.progress = self.run.memory, None
-            known = len(memory.buffers)
-            if self.work(starts) and len(memory.buffers) == known:  # else pointers led to more
-                send.send_bytes(memory.marks.packed())
+            self.run.budget.progress, self.children = self.end_with_leader, []
+            if self.work(starts):
+                send.send_bytes(self.run.memory.marks.packed())
         finally:
             os._exit(0)
 
+    def end_with_leader(self, where) -> None:
+        """End this process, in the middle of a part too, where the one that forked it is gone."""
+        if os.getppid() != self.leader:
+            os._exit(1)
+
     def work(self, starts: range) -> bool:
-        """Run parts, in the order of their numbers, until there is none."""
-        run, parent = self.run, multiprocessing.parent_process()
-        while parent is None or parent.is_alive():
-            with self.next.get_lock():
-                number, self.next.value = self.next.value, self.next.value + 1
+        """Run parts, in the order of their numbers, until there is none; False where one gave up.
+
+        A part gives up where pointers lead to more memory: the extents of others are older.
+        """
+        run, known = self.run, len(self.run.memory.buffers)
+        while (number := self.take()) is not None:
             if number >= len(starts):
-                return True
+                return len(run.memory.buffers) == known
             run.progress.done = start = starts[number]
             chunk = run.chunk(start, min(starts.step, run.blocks - start))
             if not run.run_chunk(chunk, start=True) or not run.memory.marks.end_part():
                 break
         return False
+
+    def take(self) -> int | None:
+        """The number of a part that nobody has taken; None where a process that counts has ended.
+
+        It may have ended with the lock, which then nobody gets.
+        """
+        parent = multiprocessing.parent_process()
+        while parent is None or parent.is_alive():
+            if self.next.get_lock().acquire(timeout=1):
+                number, self.next.value = self.next.value, self.next.value + 1
+                self.next.get_lock().release()
+                return number
+            if not all(process.is_alive() for process, _ in self.children):
+                return None
+        return None
 
     def merge(self, marks: Marks) -> bool:
         """Take over what the others have written; False where one gave up, or two disagree."""

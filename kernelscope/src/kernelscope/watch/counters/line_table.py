@@ -23,6 +23,7 @@ _SHOWN = (
     ("conflicts", "shared_store_conflicts", None),
     ("merged", "shared_stores_merged", None),
     ("async copies", "async_copy_requests", None),
+    ("bulk copies", "bulk_copy_requests", None),
     ("cluster", "cluster_shared_requests", None),
     ("atomics", "atomic_requests", None),
     ("barriers", "barriers", None),

@@ -18,19 +18,21 @@ _GIVE_A_VALUE = "give the local array or variable a value before it is used"
 
 
 class LocalMemory:
-    """The local frames of one chunk's threads, four bytes a unit.
+    """The local frames of one chunk's threads: four bytes a unit, until an access is narrower; from
+    then on one byte.
 
     PTX keeps all local arrays of a function in one frame. An access that leaves the frame is found
     here, one that leaves its array by `pointers`; elements are named as the source declares them.
-    A read is uninitialised when none of its bytes was ever written: copying a struct also copies
-    its padding, and a read of nothing but padding is none.
+    A read is uninitialised when none of its bytes was ever written, or not all those of an element
+    of an array. Copying a struct also copies its padding; a read of nothing but padding is none.
     Reads by CUDA's own headers are not judged: cooperative groups copy structs that they fill in
     part.
     """
 
     def __init__(self, machine: MachineView, lanes: int, naming: Naming):
         self.machine, self.naming, self.lanes = machine, naming, lanes
-        self.stride = -(-machine.local_bytes // 4)
+        self.shift = 2  # a unit has 1 << shift bytes
+        self.stride = -(-machine.local_bytes // 4)  # units of a lane
         self.written = np.zeros(lanes * self.stride, bool)
         self.first_lane = machine.first_lane
         self.sites: tuple[CallSite, ...] = ()  # whose frames are in `inside`
@@ -49,8 +51,10 @@ class LocalMemory:
         inside = self.check_frames(address, lanes, access, event, line)
         if inside is not None:
             address, lanes = address[inside], lanes[inside]
-        unit = lanes * self.stride + (address >> 2)
-        units = [unit, *(unit + i for i in range(1, access.size >> 2))]
+        if access.size < 1 << self.shift and event.line:  # not for what CUDA's headers do
+            self.split()
+        unit = lanes * self.stride + (address >> self.shift)
+        units = [unit, *(unit + i for i in range(1, access.size >> self.shift))]
         if access.kind != "load":
             for one in units:
                 self.written[one] = True
@@ -63,7 +67,7 @@ class LocalMemory:
         if not self.copied and all(np.count_nonzero(one) == one.size for one in known):
             return
         missing = [~one for one in known]
-        unknown = np.logical_and.reduce(missing)
+        unknown = self.unknown(missing, address, access.size, event)
         places = self.judged(np.nonzero(unknown)[0], address, event)
         value = event.instruction.operands[0]
         if self.copied and isinstance(value, Register):
@@ -74,6 +78,22 @@ class LocalMemory:
             parts = [one & ~unknown for one in missing]
             if self.copied or any(one.any() for one in parts):
                 self.read_parts(parts, address, lanes, access, event, line)
+
+    def unknown(self, missing: list, address: np.ndarray, size: int, event) -> np.ndarray:
+        """(lanes,) bool: which reads have no value, from which of their units have none.
+
+        Those of which no byte was written; and of an array of elements that wide, any.
+        """
+        unknown = np.logical_and.reduce(missing)
+        partly = np.logical_or.reduce(missing) & ~unknown
+        if self.shift == 0 and partly.any():
+            arrays, structs = self.arrays.around(event), self.arrays.structs(event)
+            for byte in np.unique(address[partly]).tolist():
+                array = holding(arrays, byte)
+                if array is not None and array.item >= size:
+                    if not any(byte in one for one in structs):
+                        unknown |= partly & (address == byte)
+        return unknown
 
     def judged(self, places, address, event: InstructionEvent) -> np.ndarray:
         """The places that are in no parameter, which the caller has written, and in no padding."""
@@ -118,9 +138,10 @@ class LocalMemory:
         function = self.values.function_of(event.instruction).name
         for number, item in enumerate(items if each else ()):
             first = number * each
-            lacking = np.logical_and.reduce(missing[first : first + each])
+            start = address + (first << self.shift)
+            parts = missing[first : first + each]
+            lacking = self.unknown(parts, start, each << self.shift, event)
             self.copied.pop((function, item), None)
-            start = address + 4 * first
             places = self.judged(np.nonzero(lacking)[0], start, event)
             if not places.size:
                 continue
@@ -150,15 +171,15 @@ class LocalMemory:
 
     def lose(self, access: Access, number: int, parts: int, unknown: np.ndarray) -> None:
         """A store of a value that is missing: part `number` of `parts`, unknown: (lanes,) bool."""
-        width, bytes_ = access.size // parts, 4 * self.stride
-        if width < 4:
-            return  # other bytes of the four may be known
+        width, bytes_ = access.size // parts, self.stride << self.shift
+        if width < 1 << self.shift:
+            return  # other bytes of the unit may be known
         first = access.address.view(np.int64) + number * width
         chosen = unknown & (first >= 0) & (first + width <= bytes_)
         if access.valid is not None:
             chosen &= access.valid
-        unit = access.lanes[chosen] * self.stride + (first[chosen] >> 2)
-        for following in range(width >> 2):
+        unit = access.lanes[chosen] * self.stride + (first[chosen] >> self.shift)
+        for following in range(width >> self.shift):
             self.written[unit + following] = False
 
     def leave(self, access: Access, event: InstructionEvent, line: int) -> None:
@@ -190,11 +211,16 @@ class LocalMemory:
 
     def grow(self) -> None:
         """Follow the threads' local memory, which calls may make larger."""
-        stride = -(-self.machine.local_bytes // 4)
+        stride = -(-self.machine.local_bytes // 4) << 2 - self.shift
         if stride > self.stride:
             written = np.zeros((self.lanes, stride), bool)
             written[:, : self.stride] = self.written.reshape(self.lanes, self.stride)
             self.stride, self.written = stride, written.ravel()
+
+    def split(self) -> None:
+        """From now on a unit is one byte."""
+        self.written = np.repeat(self.written, 1 << self.shift)
+        self.stride, self.shift = self.stride << self.shift, 0
 
     # -- frames ---------------------------------------------------------------------------------
     def frames(self) -> list[tuple[int, int]]:
@@ -224,10 +250,10 @@ class LocalMemory:
         self.grow()
         if sites is not self.sites or stride != self.stride:
             self.sites = self.machine.call_sites
-            self.inside = np.zeros(self.stride * 4, bool)
+            self.inside = np.zeros(self.stride << self.shift, bool)
             for start, end in self.frames():
                 self.inside[start:end] = True
-            self.given = np.zeros(self.stride * 4, bool)
+            self.given = np.zeros(self.stride << self.shift, bool)
             for start, end in self.passed():
                 self.given[start:end] = True
             self.inside |= self.given

@@ -9,6 +9,7 @@ from kernelscope.events import (
     CLUSTER_BARRIER,
     GRID_BARRIER,
     Access,
+    AsyncOperation,
     BarrierEvent,
     FaultEvent,
     InstructionEvent,
@@ -19,30 +20,22 @@ from kernelscope.events import (
 )
 
 from ...errors import InputError, InputTypeError
+from .barriers import ALL_LANES, Gatherings
 from .elements import Array
 from .exits import Exits
 from .findings import Finding, Findings, Naming
 from .local_memory import LocalMemory
 from .pointers import Bounds
+from .races.context import Context, LaneStamps
 from .races.global_races import GlobalRaces
+from .races.handshakes import Handshakes
 from .races.ordering import ChunkOrder
 from .races.shared_races import SharedRaces
-from .races.shared_state import Context, LaneStamps
 from .refusals import leaving, nearest, refused
 from .traits import MEETINGS, InstructionTraits, is_fence
 from .unset.copies import Copies
 from .unset.registers import Registers
 from .unset.unassigned import RegisterPlan, plan_of
-
-_ALL_LANES = (
-    "let all lanes that the mask names reach the shuffle; give those without data a neutral value "
-    "(0 for a sum, -infinity for a maximum)"
-)
-
-
-def _bits(members: np.ndarray, lane: np.ndarray) -> np.ndarray:
-    """(lanes,) bool: does each mask name this lane?"""
-    return members >> lane.astype(np.uint32) & np.uint32(1) != 0
 
 
 class _ChunkState:
@@ -58,6 +51,7 @@ class _ChunkState:
         self.registers = Registers(machine, lanes, naming, plan, self.local) if plan else None
         self.copies = Copies(self.local.values)
         self.exits = Exits(machine, lanes, naming)
+        self.gatherings = Gatherings(machine, naming, self.exits)
         self.lanes: list[LaneStamps] = []  # those of the last few events
 
     def lanes_of(self, lanes: np.ndarray) -> LaneStamps:
@@ -117,6 +111,7 @@ class Sanitizer(Observer):
         self._chunks: dict[MachineView, _ChunkState] = {}
         self._global: GlobalRaces | None = None
         self._last_line = 0
+        self._handshakes = Handshakes()
         self._pending: FaultEvent | None = None  # a refused access before its instruction
 
     @property
@@ -160,7 +155,10 @@ class Sanitizer(Observer):
             unwritten = [b for b in buffers if b.name in self.uninitialised]
             image = machine.memory("global")
             self._global = GlobalRaces(image, self._naming, self._lines, unwritten)
-        self._chunks[machine] = _ChunkState(machine, self._naming, self._lines, self._plan)
+            self._global.handshakes = self._handshakes
+        state = _ChunkState(machine, self._naming, self._lines, self._plan)
+        state.shared.handshakes = self._handshakes
+        self._chunks[machine] = state
 
     def chunk_finished(self, machine: MachineView) -> None:
         self._chunks.pop(machine, None)
@@ -199,12 +197,11 @@ class Sanitizer(Observer):
             registers.follow(event, self._last_line)
         if traits.plain or traits.parameter:
             return
-        if traits.meeting:
-            order = self._chunks[event.machine].order
-            order.warp_sync(event.lanes, event.members, self._tick(), False)
-            self._check_members(event, traits)
-        elif traits.warp_barrier:
-            self._check_members(event, traits)
+        if traits.meeting or traits.warp_barrier:
+            state = self._chunks[event.machine]
+            if traits.meeting:
+                state.order.warp_sync(event.lanes, event.members, self._tick(), False)
+            state.gatherings.members(event, self._last_line, traits.shuffle)
         elif traits.block_fence and self._global is not None:
             self._fence(event, traits, self._tick())
         elif traits.arrive:
@@ -238,6 +235,9 @@ class Sanitizer(Observer):
         if what == "wait":
             state.shared.copies.complete(np.unique(keys[use.passed]))
             state.order.wait_for_phase(lanes[use.passed], keys[use.passed])
+            if self._has_fences:
+                passed = lanes[use.passed] + state.order.first_lane
+                self._global.publications.meet(passed, self._tick())
             return
         if what == "follow":
             state.shared.copies.follow(lanes, keys, self._tick())
@@ -282,6 +282,11 @@ class Sanitizer(Observer):
                 self._publish(access, state, time, self._may_lock(event, traits), traits)
             if is_global:
                 self._global.access(access, context)
+                copies = state.shared.copies
+                if traits.copy == "issue":
+                    copies.read(access.lanes, access.address.view(np.int64))
+                elif copies.batches and access.kind != "load":
+                    state.shared.check_source(access, context)
             elif traits.copy == "issue":
                 state.shared.start_copy(access, context)
             else:
@@ -352,16 +357,24 @@ class Sanitizer(Observer):
     ) -> None:
         lanes = access.lanes + state.order.first_lane
         address = access.address.view(np.int64)
+        if access.space == "global":
+            self._handshakes.note(lanes, address, time)
+        else:  # another memory than the global one
+            holder = (
+                access.lanes // self._naming.per_block if access.block is None else access.block
+            )
+            self._handshakes.note(lanes, address | 1 << 62 | holder << 32, time)
+            address = address | 1 << 62
         how = {"writes": access.kind != "load", "lock": lock, "releases": traits.releases}
         every = [(state.order.publications, access.lanes)]
-        if access.space != "global":
-            address = address | 1 << 62  # another memory than the global one
-        elif not traits.narrow:
+        if access.space == "global" and not traits.narrow:
             every.append((self._global.publications, lanes))
         for publications, who in every:
             publications.strong(who, address, time, **how)
             if traits.acquires:
                 publications.acquire_at(who, address, self._tick())
+        if self._has_fences and access.kind != "store":
+            self._global.publications.meet(lanes, time)
 
     def _fence(self, event: InstructionEvent, traits: InstructionTraits, time: int) -> None:
         order = self._chunks[event.machine].order
@@ -377,52 +390,10 @@ class Sanitizer(Observer):
             newer = int(event.instruction.operands[0].value)
         self._chunks[event.machine].shared.copies.wait(event.lanes, newer, self._tick())
 
-    def _check_members(self, event: InstructionEvent, traits: InstructionTraits) -> None:
-        """The mask of a warp-level instruction."""
-        instruction, members = event.instruction, event.members
-        if members is None and instruction.operands:
-            members = event.machine.operand(instruction, instruction.operands[-1], event.lanes.size)
-        if members is None:
-            return
-        members = np.asarray(members).astype(np.uint32)
-        lane = event.lanes & 31
-        mine = _bits(members, lane)
-        if not mine.all():
-            self._report_mask(event, event.lanes[~mine])
-        self._chunks[event.machine].exits.meeting(event, members, self._last_line)
-        if traits.shuffle:
-            self._check_shuffle(event, members)
-
-    def _report_mask(self, event: InstructionEvent, lanes: np.ndarray) -> None:
-        lanes = lanes + self._chunks[event.machine].order.first_lane
-        said = (
-            f"{self._naming.who(lanes[0])} is lane {lanes[0] % 32} of its warp, and the mask it "
-            "gives does not name that lane: what it then waits for and gets is undefined"
-        )
-        remedy = "name in the mask the lanes that come here, all of them and no others"
-        self._naming.report("divergent-barrier", self._last_line, said, lanes, remedy=remedy)
-
-    def _check_shuffle(self, event: InstructionEvent, members: np.ndarray) -> None:
-        inactive, sources = event.machine.reads_inactive, event.machine.shuffle_sources
-        if inactive is None or inactive.size != event.lanes.size:
-            return
-        self._report_shuffle(event, inactive, "that does not take part in the shuffle", "error")
-        others = ~inactive & ~_bits(members, sources) & (sources != event.lanes & 31)
-        self._report_shuffle(event, others, "that its mask does not name", "warning")
-
-    def _report_shuffle(
-        self, event: InstructionEvent, wrong: np.ndarray, which: str, severity: str
-    ) -> None:
-        """wrong: (lanes,) bool; which: of lanes they read from."""
-        if not wrong.any():
-            return
-        lanes = event.lanes[wrong] + self._chunks[event.machine].order.first_lane
-        said = (
-            f"{self._naming.who(lanes[0])} (lane {lanes[0] % 32} of its warp) takes the value of a "
-            f"lane {which}: the value is undefined"
-        )
-        how = {"severity": severity, "remedy": _ALL_LANES}
-        self._naming.report("uninitialised-read", self._last_line, said, lanes, **how)
+    def async_completed(self, operation: AsyncOperation, machine: MachineView) -> None:
+        for access in operation.accesses:
+            if access.space == "shared" and access.kind != "load":
+                self._chunks[machine].shared.deliver(access)
 
     # -- barriers and faults --------------------------------------------------------------------
     def barrier(self, event: BarrierEvent) -> None:
@@ -436,54 +407,11 @@ class Sanitizer(Observer):
             state.order.barrier(event.arrivals, event.barrier, self._tick())
             self._global.publications.barrier(event.blocks, self._tick())
         state.exits.barrier(event)
-        if event.complete and len(event.arrivals) > 1:
-            self._check_mixed(event, state)
+        state.gatherings.mixed(event)
 
     def warp_barrier(self, event: WarpBarrierEvent) -> None:
         order = self._chunks[event.machine].order
         order.warp_sync(event.lanes, event.members, self._tick(), True)
-
-    def _check_mixed(self, event: BarrierEvent, state: _ChunkState) -> None:
-        """Threads of one block that met at different barrier instructions."""
-        per_block = self._naming.per_block
-        groups: dict[tuple[int, int], list] = {}
-        for (instruction, lanes), site in zip(event.arrivals, event.sites, strict=True):
-            if "arrive" in instruction.opcode or len(instruction.operands) > 1:
-                return  # a barrier with a count of its own: producers and consumers may differ
-            key = id(instruction), id(site)
-            known = groups.setdefault(key, [instruction, lanes, site])
-            if known[1] is not lanes:
-                known[1] = np.concatenate([known[1], lanes])
-        if len(groups) < 2:
-            return
-        blocks = [set(np.unique(lanes // per_block).tolist()) for _, lanes, _ in groups.values()]
-        pairs = [mine & other for i, mine in enumerate(blocks) for other in blocks[:i]]
-        shared = sorted(set().union(*pairs))
-        if not shared:
-            return
-        members = [  # of the first of these blocks
-            (event.machine.line_at(site, instruction), lanes[lanes // per_block == shared[0]])
-            for instruction, lanes, site in groups.values()
-        ]
-        self._report_mixed([m for m in members if m[1].size], state, len(shared))
-
-    def _report_mixed(self, members, state: _ChunkState, blocks: int) -> None:
-        """members: (line, lanes) of each barrier."""
-        members = sorted(members, key=lambda m: m[1].size)
-        lines = [line for line, _ in members]
-        lanes = members[0][1] + state.order.first_lane
-        waits = []
-        for i, (line, who) in enumerate(members):
-            where = f"line {line}"
-            if lines.count(line) > 1:  # two barriers, or two calls of one
-                where = f"{'another' if line in lines[:i] else 'one'} barrier of line {line}"
-            waits.append(f"{who.size} thread{'s' * (who.size > 1)} at {where}")
-        said = (
-            f"threads of block {self._naming.thread(lanes[0])[0]} meet at different barriers: "
-            f"{' and '.join(waits)}; which threads pass together is then an accident"
-        )
-        how = {"count": blocks, "other_line": lines[-1]}
-        self._naming.report("divergent-barrier", lines[0], said, lanes, **how)
 
     def fault(self, event: FaultEvent) -> None:
         """A refused access is reported with its instruction, which has every lane's address."""
@@ -508,7 +436,7 @@ class Sanitizer(Observer):
         threads = tuple(event.threads)
         opcode = event.instruction.opcode if event.instruction is not None else ""
         missed = event.kind == "divergent-barrier" and opcode.startswith(MEETINGS)
-        remedy = _ALL_LANES if missed else ""
+        remedy = ALL_LANES if missed else ""
         if GRID_BARRIER in event.message:
             remedy = "let all blocks of the grid reach grid.sync(), or none"
         place, called = (event.array, event.index), self.found.calls({event.call_line} - {line})

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from kernelscope.events import CallSite
 from kernelscope.ptx.registers import has_result, may_start_anew, reads_and_writes, registers_in
-from kernelscope.ptx.syntax import Function, Instruction, Module, Vector
+from kernelscope.ptx.syntax import Function, Instruction, Module, Symbol, Vector
 
 _DECIDES = ("setp", "set", "selp", "slct", "call", "atom", "red", "brx")
 _ENDS = ("ret", "exit", "trap")
@@ -15,6 +15,7 @@ class Values:
     """The functions of a module by their instructions, and the uses of each register."""
 
     def __init__(self, module: Module):
+        self.module = module
         self.functions = {
             id(one): function for function in module.functions.values() for one in function.body
         }
@@ -58,13 +59,59 @@ class Values:
     def decides(self, load: Instruction) -> bool:
         """May what a load reads decide where the program goes? Not where it is only computed with.
 
-        A value that leaves the function may.
+        A value that a function returns or passes on is followed into the other function.
         """
-        return any(
-            one.opcode.split(".", 1)[0] in _DECIDES or one.opcode.startswith("st.param")
-            for name in registers_in(load.operands[0])
-            for one in self.reached(load, name)
-        )
+        function = self.function_of(load)
+        queue = [(function, name) for name in registers_in(load.operands[0])]
+        seen = set()
+        while queue:
+            function, name = queue.pop()
+            if (function.name, name) in seen:
+                continue
+            seen.add((function.name, name))
+            for one in self.uses_in(function).get(name, ()):
+                root = one.opcode.split(".", 1)[0]
+                if root in _DECIDES:
+                    return True
+                if one.opcode.startswith("st.param"):
+                    beyond = self._beyond(function, one)
+                    if beyond is None:
+                        return True
+                    queue += beyond
+                elif has_result(one.opcode) and root != "ld":
+                    queue += [(function, other) for other in registers_in(one.operands[0])]
+        return False
+
+    def _beyond(self, function: Function, store: Instruction):
+        """Return (function, register) of what gets a value that leaves a function by `st.param`.
+
+        None where that is not known.
+        """
+        name = getattr(store.operands[0].base, "name", "")
+        if any(name == one.name for one in function.returns):
+            calls = [call for call in self.calls if call[2] in ("", function.name)]
+            if any(not callee for _, _, callee in calls):
+                return None
+            results = [(caller, _names(call.operands[0])) for caller, call, _ in calls]
+            return [one for caller, names in results for one in _loads(caller, names)]
+        for caller, call, callee in self.calls:
+            names = _names(call.operands[-1])
+            if caller is function and name in names:
+                called = self.module.functions.get(callee)
+                if called is None or not called.defined:
+                    return None
+                return _loads(called, [called.parameters[names.index(name)].name])
+        return None
+
+    @cached_property
+    def calls(self) -> list[tuple[Function, Instruction, str]]:
+        """The calls of the module, each with its function and the callee; "" for a pointer."""
+        return [
+            (function, one, _callee(one))
+            for function in self.module.functions.values()
+            for one in function.body
+            if one.opcode.startswith("call")
+        ]
 
     def result_is_used(self, atomic: Instruction, site: CallSite | None) -> bool:
         """Is the result of an atomic used? In a function that returns it, by the caller?"""
@@ -191,6 +238,27 @@ class Values:
             if root == "st" and one.operands[0] != load.operands[1]:
                 return False
         return roots <= {"and", "or", "bfi", "mov", "cvt", "st"} and {"st"} < roots
+
+
+def _names(symbols) -> list[str]:
+    """Return the names of the parameters in parentheses of a call."""
+    return [one.name for one in symbols] if isinstance(symbols, tuple) else []
+
+
+def _callee(call: Instruction) -> str:
+    """Return the name of the function that is called, "" where a register holds its address."""
+    target = next(one for one in call.operands if not isinstance(one, tuple))
+    return target.name if isinstance(target, Symbol) else ""
+
+
+def _loads(function: Function, names: list[str]) -> list[tuple[Function, str]]:
+    """Return the registers that a function loads from parameters of these names."""
+    return [
+        (function, register)
+        for one in function.body
+        if one.opcode.startswith("ld.param") and getattr(one.operands[1].base, "name", "") in names
+        for register in registers_in(one.operands[0])
+    ]
 
 
 def _is_address(name: str, store: Instruction) -> bool:

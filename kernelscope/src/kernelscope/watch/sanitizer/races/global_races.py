@@ -1,5 +1,6 @@
 """Global memory over a launch: races between threads and blocks, reads of unwritten outputs."""
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -7,9 +8,10 @@ from kernelscope.addresses import Packed
 from kernelscope.events import Access, Buffer
 
 from ..findings import Naming
-from .ordering import Publications
+from .context import Context, LaneStamps
+from .publications import GridPublications
 from .shadow import FIRST, HOST, NEVER, Shadow, lane_of, time_of
-from .shared_state import Context, LaneStamps, SharedState
+from .shared_state import SharedState
 
 
 class GlobalShadow(Shadow):
@@ -65,7 +67,8 @@ class GlobalRaces(SharedState):
         super().__init__(GlobalShadow(image, stretches), naming, lines)
         self.replicates = naming.launch.source.managed_shared  # a compiler's layout of threads
         self.per_block = naming.per_block
-        self.publications = Publications(naming.per_block)
+        warps = math.prod(naming.launch.grid) * naming.launch.warps
+        self.publications = GridPublications(naming.per_block, warps)
         for buffer in unwritten:
             if buffer.start % 4 or buffer.size % 4:
                 while self.shadow.shift:
@@ -101,12 +104,7 @@ class GlobalRaces(SharedState):
         met[inside] = order.only_met(*one)
         outside = ~inside
         if outside.any():
-            first = order.first_lane // self.per_block
-            pairs = (
-                time[outside],
-                lane_of(prior[outside]) // self.per_block,
-                lane[outside] // self.per_block + first,
-            )
+            pairs = time[outside], lane_of(prior[outside]), lane[outside] + order.first_lane
             ordered[outside], taken[outside] = self.publications.relation(*pairs)
         return ordered | order.cluster_orders(time, earlier, lane), met, taken
 
@@ -119,6 +117,9 @@ class GlobalRaces(SharedState):
         if hazard == "WAW":
             return "give each element to one thread, or use atomic operations"
         return "put __syncthreads() between the two accesses, or give each element to one thread"
+
+    def has_fenced(self, lane: int, time: int) -> bool:
+        return self.publications.fences.get(int(lane) // self.per_block, 0) > time
 
     def address_of(self, unit: int) -> int:
         return int(self.shadow.packed.address(unit << self.shadow.shift))

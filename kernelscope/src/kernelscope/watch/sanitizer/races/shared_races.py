@@ -1,100 +1,14 @@
 """Shared memory of a chunk: races between barriers, unwritten elements, early reads of copies."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
-
 import numpy as np
 from kernelscope.addresses import aligned
 from kernelscope.events import Access, MachineView
 
 from ..findings import Naming
-from .shadow import FIRST, NEVER, TIME_SHIFT, Shadow, lane_of, time_of
-from .shared_state import Context, LaneStamps, SharedState
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """The copies of one instruction that are under way: (n,) each."""
-
-    address: np.ndarray  # byte positions in the shadow
-    size: int
-    lane: np.ndarray
-    bits: np.ndarray  # the lane as a stamp
-    group: np.ndarray  # the lane's number of this commit group
-    phase: np.ndarray  # key of the mbarrier's phase that follows the copy, or -1
-    arrival: np.ndarray  # and when the lane asked for that
-
-    def part(self, chosen: np.ndarray) -> _Batch:
-        names = ("address", "lane", "bits", "group", "phase", "arrival")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
-
-
-class CopiesUnderWay:
-    """The cp.async copies of one chunk, lane by lane and commit group by commit group.
-
-    A copy is not there before its thread has waited for it.
-    """
-
-    def __init__(self, shadow: Shadow, lanes: int):
-        self.shadow = shadow
-        self.batches: list[_Batch] = []
-        self.committed = np.zeros(lanes, np.int64)  # groups that each lane has closed
-
-    def issue(self, address, size: int, lane, bits) -> None:
-        none = np.full(lane.size, -1)
-        batch = _Batch(address, size, lane, bits, self.committed[lane], none, none.copy())
-        self.batches.append(batch)
-
-    def commit(self, lanes: np.ndarray) -> None:
-        self.committed[lanes] += 1
-
-    def wait(self, lanes: np.ndarray, newer: int | None, time: int) -> None:
-        """The lanes waited for all but their `newer` newest groups; None: for all copies.
-
-        A copy counts as written by its lane now.
-        """
-        waiting = np.zeros(self.committed.size, bool)
-        waiting[lanes] = True
-        kept = []
-        for batch in self.batches:
-            done = waiting[batch.lane]
-            if newer is not None:
-                done &= batch.group < self.committed[batch.lane] - newer
-            self.finish(batch, done, np.full(batch.lane.size, time), kept)
-        self.batches = kept
-
-    def follow(self, lanes: np.ndarray, keys: np.ndarray, time: int) -> None:
-        """cp.async.mbarrier.arrive: the lanes' copies are done when a phase is complete."""
-        phase = np.full(self.committed.size, -1)
-        phase[lanes] = keys
-        for batch in self.batches:
-            mine = (batch.phase < 0) & (phase[batch.lane] >= 0)
-            batch.phase[mine] = phase[batch.lane[mine]]
-            batch.arrival[mine] = time
-
-    def complete(self, keys: np.ndarray) -> None:
-        """Somebody found these phases complete. A copy counts as written when its lane arrived."""
-        kept = []
-        for batch in self.batches:
-            self.finish(batch, np.isin(batch.phase, keys), batch.arrival, kept)
-        self.batches = kept
-
-    def finish(self, batch: _Batch, done: np.ndarray, time: np.ndarray, kept: list) -> None:
-        """Some copies of a batch are written, at a time each; the others are kept."""
-        unit = self.shadow.units(batch.address[done], batch.size)
-        stamp = batch.bits[done] + (time[done] << TIME_SHIFT)
-        self.shadow.writer[unit] = np.tile(stamp, unit.size // max(stamp.size, 1))
-        self.shadow.keep_values(unit)  # it was issued before its bytes were there
-        if not done.all():
-            kept.append(batch.part(~done))
-
-    def under_way(self, unit: np.ndarray) -> np.ndarray:
-        """(n,) bool: which units are still being copied."""
-        flying = np.zeros(self.shadow.writer.size, bool)
-        for batch in self.batches:
-            flying[self.shadow.units(batch.address, batch.size)] = True
-        return flying[unit]
+from .context import Context, LaneStamps
+from .copies_under_way import CopiesUnderWay
+from .shadow import FIRST, HOST, NEVER, Shadow, lane_of, time_of
+from .shared_state import SharedState
 
 
 class SharedRaces(SharedState):
@@ -161,7 +75,14 @@ class SharedRaces(SharedState):
         holder = None if access.block is None else access.block[kept]
         lanes = LaneStamps(context.lanes.lane[kept], context.lanes.bits[kept], holder)
         flat = self.flat(access.address[kept].view(np.int64), lanes, context)
-        self.copies.issue(flat, access.size, lanes.lane, lanes.bits)
+        self.copies.issue(flat, access.size, lanes.lane, lanes.bits, context.line)
+
+    def deliver(self, access: Access) -> None:
+        """What a bulk copy has put in place counts as written, by no thread, from here on."""
+        flat = access.address.view(np.int64) + access.block * self.stride
+        units = self.shadow.units(flat, access.size)
+        self.shadow.writer[units] = HOST
+        self.shadow.keep_values(units)
 
     def check_copies(self, access: Access, context: Context) -> None:
         """An access to what a cp.async is still copying, be it the same thread's."""
@@ -169,7 +90,7 @@ class SharedRaces(SharedState):
         early = np.nonzero(self.copies.under_way(touch.unit))[0]
         if not early.size:
             return
-        unit, lanes = touch.unit[early[0]], lane_of(touch.stamp[early])
+        unit, lanes = touch.unit[early[0]], lane_of(np.unique(touch.stamp[early]))
         element = self.naming.element(self.space, self.address_of(int(unit)), access.size)
         copied = self.lines[int(time_of(self.shadow.writer[unit]))]
         verb = "reads" if access.kind == "load" else "writes"
@@ -182,6 +103,27 @@ class SharedRaces(SharedState):
             "another thread's copy is used"
         )
         how = {"other_line": copied, "remedy": remedy}
+        self.naming.report("race", context.line, said, lanes, element, **how)
+
+    def check_source(self, access: Access, context: Context) -> None:
+        """A write to global memory from which a cp.async is still copying."""
+        address = access.address.view(np.int64)
+        early, line = self.copies.reading(address, access.size)
+        if access.valid is not None:
+            early &= access.valid
+        if not early.any():
+            return
+        element = self.naming.element("global", int(address[np.argmax(early)]), access.size)
+        lanes = lane_of(context.lanes.bits[early])
+        said = (
+            f"{self.naming.who(lanes[0])} writes {element.text} while the cp.async of line {line} "
+            "may still be reading it"
+        )
+        remedy = (
+            "wait first: cp.async.wait_group (__pipeline_wait_prior), and then a barrier where "
+            "another thread copies it"
+        )
+        how = {"other_line": line, "remedy": remedy}
         self.naming.report("race", context.line, said, lanes, element, **how)
 
     def flat(self, address: np.ndarray, lanes: LaneStamps, context: Context) -> np.ndarray:

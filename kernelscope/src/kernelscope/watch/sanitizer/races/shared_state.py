@@ -7,107 +7,24 @@ Atomic operations are in no race with each other, but with plain accesses they a
 let pass: the plain read before a loop of compare-and-swap, which checks what was read.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from kernelscope.events import Access
 
-from ..findings import Finding, Naming, key_of
+from ..findings import Naming
 from ..pointers import origins_of
-from ..traits import InstructionTraits
-from ..unset.copies import Copies
+from .context import Context, LaneStamps
 from .flags import Flags
-from .ordering import ChunkOrder
+from .reports import RaceReports
 from .shadow import FIRST, LANE_MASK, NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of
 
-_HAZARDS = {
-    "RAW": ("wrote", "reads"),
-    "WAR": ("read", "overwrites"),
-    "WAW": ("wrote", "overwrites"),
-}
-
-# Why an unordered pair is reported: the end of the sentence, and the remedy where it is another.
-_REASONS = {
-    "error": ("", ""),
-    "same": ("; both write the same value, so the result stands", ""),
-    "agreed": ("; the reader wrote the same value too, so it reads that one in any order", ""),
-    "replica": (
-        "; the compiler lets several threads load it and one of them store it",
-        "where the loaded value counts later, put tl.debug_barrier() between the two",
-    ),
-    "met": ("; only a shuffle or vote lies between, and those do not order memory", ""),
-    "unfenced": (
-        "; the lock or flag between them was taken without a fence after it",
-        "put __threadfence() after the lock is taken or the flag is seen, before the data is used",
-    ),
-    "volatile": (
-        "; both are volatile, and write different values",
-        "let one thread write the flag, or let the later one wait for the earlier one's value",
-    ),
-    "data": ("; both are volatile, and volatile makes neither wait for the other", ""),
-    "data of another block": (
-        "; both are volatile, so it reads the old value or the new one, as timing has it",
-        "after the write put __threadfence() and then a flag or ticket; the reader takes it, runs "
-        "__threadfence(), and only then reads",
-    ),
-    "data in a warp": (
-        "; both are volatile, but lanes of one warp need not run together",
-        "put __syncwarp() between the two accesses; then volatile is not needed",
-    ),
-    "mixed": (
-        "; one is an atomic and the other a volatile store, and which value stays is an accident",
-        "let one thread write it, or use atomic operations for both and order them",
-    ),
-    "lost": (
-        "; both read, compute and write, so one update is lost",
-        "use an atomic operation: volatile does not make a read and a write one",
-    ),
-    "narrow": (
-        "; an atomic of block scope (`_block`, `.cta`) is atomic inside its block only",
-        "use one whose scope is the device: the atomic without _block, or `.gpu`",
-    ),
-}
 _AGREED = 16  # writes of one value by several lanes that are remembered
-_WARNINGS = (
-    "same",
-    "agreed",
-    "replica",
-    "met",
-    "unfenced",
-    "data of another block",
-    "data in a warp",
-)
 
 
-@dataclass(frozen=True)
-class LaneStamps:
-    """The lanes of an event: counted through the chunk, and as stamps of the whole grid."""
-
-    lane: np.ndarray  # (n,) int64
-    bits: np.ndarray  # (n,) int64, lane through the grid << 1
-    holder: np.ndarray | None = None  # (n,) the block whose shared memory it is; None: its own
-
-
-@dataclass(slots=True)
-class Context:
-    """Properties of the event of an access: line, time, chunk order and stored values."""
-
-    line: int
-    time: int
-    order: ChunkOrder
-    lanes: LaneStamps
-    strong: bool
-    traits: InstructionTraits
-    values: Callable  # () -> (lanes, bytes) uint8 that a store wrote, or None
-    copies: Copies
-
-
-class SharedState:
+class SharedState(RaceReports):
     """Base of shared and global memory: how an access is checked against the shadow."""
 
-    space = ""
-    accepted: tuple[str, ...] = ()  # reasons that are no finding here
     any_lane_wins = False  # whether lanes of a warp may write one element with one instruction
 
     def __init__(self, shadow: Shadow, naming: Naming, lines: list[int]):
@@ -129,14 +46,6 @@ class SharedState:
         """Three (n,) bool: ordered; ordered only by a meeting of the warp; only by a lock or flag
         that was taken without a fence.
         """
-        raise NotImplementedError
-
-    def address_of(self, unit: int) -> int:
-        """The byte address of a unit in the memory's own space."""
-        raise NotImplementedError
-
-    def remedy(self, hazard: str, earlier: int, later: int) -> str:
-        """The usual fix of a race between two lanes, counted through the grid."""
         raise NotImplementedError
 
     # -- an access ------------------------------------------------------------------------------
@@ -306,7 +215,7 @@ class SharedState:
         copied = access.kind == "load" and self.space == "shared"
         if copied and context.copies.put_off(load, touch.lane[places], element):
             return
-        lanes = lane_of(touch.stamp[places])
+        lanes = lane_of(np.unique(touch.stamp[places]))  # a wide access has several units
         said = (
             f"{self.naming.who(lanes[0])} reads {element.text}, which nothing has written yet: its "
             f"value is whatever was in {self.space} memory before"
@@ -346,6 +255,7 @@ class SharedState:
                 same &= (prior[places] & STRONG == 0) | (
                     prior[places] == shadow.marked("flag", unit)
                 )
+            same = self.as_a_whole(same, wrong & ~same, touch.stamp[places], access)
         else:
             same = np.zeros(places.size, bool)
         other = np.zeros(places.size, bool) if agreed is None else agreed[places]
@@ -359,6 +269,12 @@ class SharedState:
         ):
             self.report(hazard, reason, places[chosen], prior, touch, access, context)
         return places[wrong if hazard == "WAR" else ~ordered & same]
+
+    def as_a_whole(self, same: np.ndarray, bad: np.ndarray, stamps, access: Access) -> np.ndarray:
+        """Units of one wide access: (n,) `same`, but for those of accesses with a `bad` unit."""
+        if access.size >> self.shadow.shift < 2 or not bad.any():
+            return same
+        return same & ~np.isin(stamps, stamps[bad])
 
     def replicas(self, prior, touch: Touch, places: np.ndarray) -> np.ndarray:
         """(n,) bool: is the earlier read one of those that a load of the writer's made at once?"""
@@ -381,14 +297,21 @@ class SharedState:
         places = self.flags.overwritten(prior, touch)
         if not places.size:
             return
-        places = self.unordered(places, prior, touch, context)
-        places = places[~self.flags.seen_by(places, prior, touch)]
+        ordered, met, unfenced = self.relation(prior[places], touch.lane[places], context)
+        loose = ~(ordered | met)
+        places, unfenced = places[loose], unfenced[loose]
+        open_ = unfenced | ~self.flags.seen_by(places, prior, touch)
+        places, unfenced = places[open_], unfenced[open_]
         if not places.size:
             return
         shadow, unit = self.shadow, touch.unit[places]
         changed = shadow.values(shadow.before)[unit] != shadow.now(unit)
         lost = self.flags.updates(unit, touch.stamp[places])
-        for reason, chosen in (("lost", lost), ("volatile", changed & ~lost)):
+        for reason, chosen in (
+            ("lost", lost & ~unfenced),
+            ("volatile", changed & ~lost & ~unfenced),
+            ("unfenced", (changed | lost) & unfenced),
+        ):
             self.report("WAW", reason, places[chosen], prior, touch, access, context)
 
     def check_mixed(self, prior, touch: Touch, access: Access, context: Context) -> None:
@@ -421,55 +344,6 @@ class SharedState:
             found[mine] = np.isin(_keys(touch)[mine], self.agreed[time])
         return found
 
-    def report(self, hazard, reason, places, prior, touch, access, context) -> None:
-        if not places.size or reason in self.accepted:
-            return
-        first = self.example(places, prior[places], touch)
-        address = self.address_of(int(touch.unit[first]))
-        element = self.naming.element(self.space, address, access.size)
-        level = "warning" if reason in _WARNINGS else "error"
-        count = int(places.size)
-        if self.naming.findings.has(key_of("race", context.line, element.array, level), count):
-            return
-        stamp = prior[first : first + 1]
-        earlier, later = lane_of(stamp)[0], lane_of(touch.stamp[first : first + 1])[0]
-        before = self.lines[int(time_of(stamp)[0])]
-        ending, remedy = _REASONS[reason]
-        self.naming.findings.add(
-            Finding(
-                "race",
-                context.line,
-                self.sentence(hazard, element.text, earlier, later, before, context) + ending,
-                (self.naming.thread(earlier), self.naming.thread(later)),
-                element.array,
-                element.index,
-                level,
-                valid_range=element.valid,
-                count=count,
-                remedy=remedy or self.remedy(hazard, earlier, later),
-                other_line=before,
-            )
-        )
-
-    def in_one_block(self, earlier: int, later: int) -> bool:
-        return self.naming.thread(earlier)[0] == self.naming.thread(later)[0]
-
-    @staticmethod
-    def example(places, stamps, touch: Touch) -> int:
-        """The place to tell of: one between two warps, where there is one."""
-        apart = lane_of(stamps) >> 5 != lane_of(touch.stamp[places]) >> 5
-        return int(places[np.argmax(apart)])
-
-    def sentence(self, hazard, element: str, earlier: int, later: int, before: int, context) -> str:
-        past, present = _HAZARDS[hazard]
-        where = "on this line" if before == context.line else f"on line {before}"
-        one_block = self.in_one_block(earlier, later)
-        what = "no barrier lies between" if one_block else "nothing orders the two"
-        return (
-            f"{hazard}: {self.naming.who(later)} {present} {element}, which "
-            f"{self.naming.who(earlier)} {past} {where}, and {what}"
-        )
-
     def report_beaten(
         self, beaten, lost, touch: Touch, access: Access, context: Context, keep
     ) -> None:
@@ -481,6 +355,7 @@ class SharedState:
         if self.any_lane_wins:
             beaten = beaten[lane_of(winner[beaten]) >> 5 != lane_of(touch.stamp[beaten]) >> 5]
         same = self.agreeing(beaten, touch, context, keep)
+        same = self.as_a_whole(same, ~same, touch.stamp[beaten], access)
         if touch.strong:  # volatile
             unit, who = touch.unit[beaten], winner[beaten]
             update = self.flags.updates(unit, touch.stamp[beaten]) | self.flags.updates(unit, who)

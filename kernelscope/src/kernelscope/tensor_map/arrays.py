@@ -1,125 +1,23 @@
-"""Tensor maps: the descriptions of arrays by which the copy engine of sm_90 (TMA) copies boxes.
-
-A kernel takes one by value, as `const __grid_constant__ T map` where T is a struct of 128 bytes
-that is aligned to 64, and names it in `cp.async.bulk.tensor`. On a GPU the driver encodes it
-(cuTensorMapEncodeTiled); the simulator has an encoding of its own, MAP_FIELDS.
-"""
+"""Tensor maps of arrays, and the checks of what the copy engine can take."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from .address_space import device_address
-from .backend import is_device_array
-from .errors import BackendError, InputError, InputTypeError
+from ..address_space import device_address
+from ..backend import is_device_array
+from ..errors import InputError, InputTypeError
+from .encoding import ELEMENTS, FILLS, MAP_BYTES, PROMOTIONS, SWIZZLES, Encoding
 
-MAP_BYTES = 128
 MOST_AXES = 5
 _ALIGNED = 16  # bytes: of addresses, strides and rows of a box
 _MOST_BOX, _MOST_STEP = 256, 8  # elements
 _MOST_EXTENT, _MOST_STRIDE = 1 << 32, 1 << 40  # elements, bytes
-SWIZZLES = (0, 32, 64, 128)  # bytes; the place of each is CUtensorMapSwizzle
-PROMOTIONS = (0, 64, 128, 256)  # bytes; the place of each is CUtensorMapL2promotion
-FILLS = ("zero", "nan")  # the place of each is CUtensorMapFloatOOBfill
-# Element type -> (CUtensorMapDataType, bytes).
-ELEMENTS = {
-    "uint8": (0, 1),
-    "uint16": (1, 2),
-    "uint32": (2, 4),
-    "int32": (3, 4),
-    "uint64": (4, 8),
-    "int64": (5, 8),
-    "float16": (6, 2),
-    "float32": (7, 4),
-    "float64": (8, 8),
-    "bfloat16": (9, 2),
-    "float32_ftz": (10, 4),
-    "tfloat32": (11, 4),
-    "tfloat32_ftz": (12, 4),
-}
 # Names of dtypes that a tensor map has no type for: their bits are copied as they are.
 _AS_BITS = {"bool": "uint8", "int8": "uint8", "int16": "uint16"}
-MAGIC = 0x70614D726F736E54  # "TnsorMap", in the simulator's encoding
-# The simulator's encoding: axes from the innermost one on.
-MAP_FIELDS = np.dtype(
-    {
-        "names": "magic address strides last box step axes kind swizzle fill".split(),
-        "formats": ["u8", "u8", ("u8", 4), ("u4", 5), ("u2", 5), ("u1", 5), *["u1"] * 4],
-        "offsets": [0, 8, 16, 48, 68, 78, 83, 84, 85, 86],
-        "itemsize": MAP_BYTES,
-    }
-)
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """The arguments of cuTensorMapEncodeTiled, all axes from the innermost one on.
-
-    address: of the first element; kind: a key of ELEMENTS; extents: elements of the array; strides:
-    bytes, without the innermost axis; box, steps: elements.
-    """
-
-    address: int
-    kind: str
-    extents: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    steps: tuple[int, ...]
-    swizzle: int
-    fill: str
-    promotion: int
-
-    def packed(self) -> np.ndarray:
-        """The simulator's encoding, (128,) uint8.
-
-        Raises InputError for a row of the box that is shorter than the swizzle.
-        """
-        row = self.box[0] * ELEMENTS[self.kind][1]
-        if self.swizzle > row:
-            fits = ", ".join(str(one) for one in SWIZZLES if one <= row)
-            raise InputError(
-                f"a row of the box has {row} bytes and the swizzle {self.swizzle}; how a GPU lays "
-                f"such rows out is not documented, nor simulated: use a swizzle of {fits} bytes"
-            )
-        image = np.zeros(1, MAP_FIELDS)
-        count = len(self.extents)
-        image["magic"], image["address"], image["axes"] = MAGIC, self.address, count
-        image["strides"][0, : count - 1] = self.strides
-        image["last"][0, :count] = np.array(self.extents) - 1
-        image["box"][0, :count], image["step"][0, :count] = self.box, self.steps
-        image["kind"] = list(ELEMENTS).index(self.kind)
-        image["swizzle"], image["fill"] = self.swizzle, FILLS.index(self.fill)
-        return image.view(np.uint8)
-
-    def encoded(self) -> np.ndarray:
-        """The driver's encoding, (128,) uint8. Raises BackendError where it refuses."""
-        image = _aligned_bytes(MAP_BYTES, 64)
-        count = len(self.extents)
-        status = _driver().cuTensorMapEncodeTiled(
-            ctypes.c_void_p(image.ctypes.data),
-            ELEMENTS[self.kind][0],
-            count,
-            ctypes.c_void_p(self.address),
-            (ctypes.c_uint64 * count)(*self.extents),
-            (ctypes.c_uint64 * max(count - 1, 1))(*self.strides),
-            (ctypes.c_uint32 * count)(*self.box),
-            (ctypes.c_uint32 * count)(*self.steps),
-            0,  # no interleaving
-            SWIZZLES.index(self.swizzle),
-            PROMOTIONS.index(self.promotion),
-            FILLS.index(self.fill),
-        )
-        if status:
-            raise BackendError(
-                f"the driver refuses this tensor map (CUresult {status}): {self}. Tensor maps need "
-                "a GPU of compute capability 9.0 or newer"
-            )
-        return image
 
 
 class TensorMap:
@@ -147,7 +45,7 @@ class TensorMap:
         promotion: 0, 64, 128 or 256 bytes that the L2 cache fetches at a time; changes no result.
 
     Axes stand in the array's order, the contiguous one last. The coordinates in
-    `cp.async.bulk.tensor` stand in PTX's order: the contiguous one first.
+    `cp.async.bulk.tensor` stand in PTX's order: the contiguous one first, a multiple of 16 bytes.
 
     Raises ValueError or TypeError for an array or a box that the copy engine cannot take, the same
     on both machines, and BackendError where the driver has no tensor maps.
@@ -164,9 +62,13 @@ class TensorMap:
         fill: str = "zero",
         promotion: int = 0,
     ):
-        on_gpu = is_device_array(array)
+        on_gpu = is_device_array(array) and hasattr(array.data, "ptr")
         if not on_gpu and not isinstance(array, np.ndarray):
-            raise InputTypeError(f"a tensor map is of an array, not of {type(array).__name__!r}")
+            remedy = ": pass cupy.asarray(...)" if is_device_array(array) else ""
+            raise InputTypeError(
+                f"a tensor map is of an array of NumPy or CuPy, not of {type(array).__name__!r}"
+                + remedy
+            )
         self.backend = "gpu" if on_gpu else "simulator"
         self.array = array  # lives as long as the map
         kind = _kind_of(array, dtype)
@@ -295,20 +197,3 @@ def _check_box(box: tuple[int, ...], size: int, swizzle: int) -> None:
             f"a row of the box {box} has {row} bytes; with a swizzle of {swizzle} bytes it has at "
             f"most {swizzle // size} elements: copy the tile as several boxes side by side"
         )
-
-
-def _aligned_bytes(size: int, to: int) -> np.ndarray:
-    """(size,) uint8 at a multiple of `to` bytes."""
-    data = np.zeros(size + to, np.uint8)
-    start = -data.ctypes.data % to
-    return data[start : start + size]
-
-
-def _driver():
-    """The driver's library. Raises BackendError where it has no tensor maps."""
-    try:
-        library = ctypes.CDLL("libcuda.so.1")
-        library.cuTensorMapEncodeTiled.restype = ctypes.c_int
-    except (OSError, AttributeError) as error:
-        raise BackendError(f"the GPU's driver has no tensor maps: {error}") from None
-    return library

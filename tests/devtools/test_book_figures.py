@@ -7,12 +7,13 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from attn_course import figures
+from attn_devtools.book import drawing
 
 SHAPES = ("1,1,128,64", "4,1,512,64")
 
 
 def test_ratios_are_bars_with_their_numbers_and_the_faster_one_is_longer():
-    figure = figures.ratios(
+    figure = drawing.ratios(
         SHAPES, {"tiled": (0.7, None), "auto": (4.91, 2.24)}, to="the best", source="a record"
     )
     (axes,) = figure.get_axes()
@@ -27,7 +28,7 @@ def test_ratios_are_bars_with_their_numbers_and_the_faster_one_is_longer():
 
 @pytest.mark.parametrize("values", [(1.02, 0.97), (1.0, 1.43), (0.1, 0.86), (0.9, 40.0)])
 def test_numbers_of_ratios_are_above_the_line_at_1_which_is_in_view(values):
-    figure = figures.ratios(SHAPES, {"auto": values}, to="the best", source="a record")
+    figure = drawing.ratios(SHAPES, {"auto": values}, to="the best", source="a record")
     (axes,) = figure.get_axes()
     renderer = drawn_fully(figure)
     (line,) = axes.lines
@@ -43,7 +44,7 @@ def test_numbers_of_ratios_are_above_the_line_at_1_which_is_in_view(values):
 )
 def test_labels_of_a_logarithmic_axis_do_not_overlap(values):
     times = figures.times_by_shape(SHAPES, {"auto": values}, source="a record")
-    rates = figures.rates(SHAPES, {"GB/s": {"auto": values}}, source="a record")
+    rates = drawing.rates(SHAPES, {"GB/s": {"auto": values}}, source="a record")
     for figure in (times, rates):
         (axes,) = figure.get_axes()
         renderer = drawn_fully(figure)
@@ -60,7 +61,7 @@ def test_a_logarithmic_axis_refuses_what_is_not_positive():
 
 def test_cells_of_a_summary_hold_their_texts():
     words = "1,56,56,96 heads 3 hidden 384 windows of 14, 2 blocks"
-    figure = figures.summary(
+    figure = drawing.summary(
         ("shape", "us"), [(words, "3.24"), ("1", "torch_efficient")], source=""
     )
     (axes,) = figure.get_axes()
@@ -83,7 +84,7 @@ def shown_ticks(axes) -> list[str]:
 
 def test_rates_have_a_panel_a_unit():
     panels = {"GFLOP/s": {"auto": (10.0, 20.0)}, "GB/s": {"auto": (1.0, None)}}
-    first, second = figures.rates(SHAPES, panels, source="").get_axes()
+    first, second = drawing.rates(SHAPES, panels, source="").get_axes()
     assert (first.get_xlabel(), second.get_xlabel()) == ("GFLOP/s", "GB/s")
     np.testing.assert_array_equal(first.get_lines()[0].get_xdata(), (10, 20))
     np.testing.assert_array_equal(second.get_lines()[0].get_xdata(), (1, np.nan))
@@ -91,13 +92,13 @@ def test_rates_have_a_panel_a_unit():
 
 def test_growth_has_a_panel_a_size():
     panels = {"batch": ((1, 4, 8), {"auto": (3.0, 4.0, 5.0)}), "tokens": ((128,), {"auto": (3.0,)})}
-    first, second = figures.scaling(panels, source="").get_axes()
+    first, second = drawing.scaling(panels, source="").get_axes()
     np.testing.assert_array_equal(first.get_lines()[0].get_xydata(), [(1, 3), (4, 4), (8, 5)])
     assert [label.get_text() for label in second.get_xticklabels()] == ["128"]
 
 
 def test_a_summary_is_a_table_of_its_cells():
-    figure = figures.summary(("shape", "us"), [("1,1,128,64", "3.24")], source="")
+    figure = drawing.summary(("shape", "us"), [("1,1,128,64", "3.24")], source="")
     (axes,) = figure.get_axes()
     (drawn,) = axes.tables
     cells = {place: cell.get_text().get_text() for place, cell in drawn.get_celld().items()}
@@ -107,11 +108,11 @@ def test_a_summary_is_a_table_of_its_cells():
 @pytest.mark.parametrize(
     "draw",
     (
-        lambda: figures.ratios(SHAPES, {"auto": (1.0,)}, to="", source=""),
-        lambda: figures.rates(SHAPES, {}, source=""),
-        lambda: figures.rates(SHAPES, {"GB/s": {}}, source=""),
-        lambda: figures.scaling({}, source=""),
-        lambda: figures.summary(("a", "b"), [("1",)], source=""),
+        lambda: drawing.ratios(SHAPES, {"auto": (1.0,)}, to="", source=""),
+        lambda: drawing.rates(SHAPES, {}, source=""),
+        lambda: drawing.rates(SHAPES, {"GB/s": {}}, source=""),
+        lambda: drawing.scaling({}, source=""),
+        lambda: drawing.summary(("a", "b"), [("1",)], source=""),
     ),
 )
 def test_rows_of_another_length_are_refused(draw):

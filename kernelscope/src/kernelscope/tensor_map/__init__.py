@@ -1,0 +1,6 @@
+"""Tensor maps: the descriptions of arrays by which the copy engine of sm_90 (TMA) copies boxes.
+
+arrays has TensorMap, which a caller makes of an array; encoding its 128 bytes on either machine.
+"""
+
+from .arrays import TensorMap
