@@ -27,7 +27,9 @@ STEPS = [step.path for step in LADDER if step.computes in FORMULAS and step.comp
 CLEAN = sorted({*clean_kernels(), *STEPS})
 # The kernels of tensor cores are examined in tests/kernels.
 ATTENTION = [
-    step.path for step in LADDER if step.computes == FUSED and step.entry not in MATRIX_TILES
+    step.path
+    for step in LADDER
+    if step.computes == FUSED and step.entry not in MATRIX_TILES and not step.maps
 ]
 SMALLEST = Case(Problem(1, 1, 1, 1), causal=True)
 # Rows that no vector load fits; several tiles of keys and grouped heads under the causal mask; more

@@ -12,7 +12,7 @@ from attn_devtools.record import compare_sanitizer as tool
 from attn_devtools.record import sanitizer_runs as runs
 
 PATHS = sorted(RESULTS_FOLDER.glob("*/sanitizer.json"))
-NEW = [row.path for row in LADDER if row.entry in MATRIX_TILES]
+NEW = [row.path for row in LADDER if row.entry in MATRIX_TILES or row.maps]
 EVERY_RUN = {(name, build) for name in runs.TOOLS for build in runs.BUILDS}
 
 

@@ -45,7 +45,11 @@ xp = array_module()
 RELATIVE = 2e-6
 MARGIN = 36  # floats before and after an output; a multiple of 4, so that float4 paths are taken
 # Those of tensor cores have tests of their own: other dtypes, other tiles.
-SINGLE = [m for m in METHODS if supports(m, "causal") and m not in MATRIX_TILES]
+SINGLE = [
+    method
+    for method in METHODS
+    if supports(method, "causal") and method not in MATRIX_TILES and not steps_of(method)[0].maps
+]
 EXPERIMENT_NAMES = [row.entry for row in EXPERIMENTS]
 GPUS = [
     Device(),

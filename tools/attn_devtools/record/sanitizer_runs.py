@@ -42,6 +42,11 @@ ATTENTION = (
     Case(Problem(4, 70, 300, 64, heads=4, kv_heads=2), causal=True),
     Case(Problem(3, 20, 150, 40, heads=3, bias_strides=(0, 20 * 150), biased=True)),
 )
+# The same where rows are copied as boxes of a tensor map, without a bias.
+BOXES = (
+    Case(Problem(4, 70, 300, 64, heads=4, kv_heads=2), causal=True),
+    Case(Problem(2, 130, 70, 200, heads=2)),
+)
 # (B, n, width) and heads for kernels of the layers: rows that no vector load fits, and long rows.
 TOKENS = (((2, 5, 37), 1), ((2, 7, 48), 3), ((1, 3, 2052), 1))
 # A clean kernel with exactly the m * 4 bytes of shared memory that its PTX reads; ptxas reads more.
@@ -99,10 +104,12 @@ def clean_subjects() -> dict[str, Subject]:
     """The ladder, the layers' kernels and the twins of broken ones: both sides find nothing."""
     steps = {step.path: step for step in LADDER if step.computes in FORMULAS}
     paths = sorted({*clean_kernels(), *steps}, key=name_of)
-    fused = {path for path, step in steps.items() if step.computes == FUSED}
-    found = {
-        name_of(path): Subject(path, ATTENTION if path in fused else (RAGGED,)) for path in paths
+    cases = {
+        path: BOXES if step.maps else ATTENTION
+        for path, step in steps.items()
+        if step.computes == FUSED
     }
+    found = {name_of(path): Subject(path, cases.get(path, (RAGGED,))) for path in paths}
     for path in dict.fromkeys(step.path for step in LAYERS):
         steps_here = [step for step in LAYERS if step.path == path]
         launches = tuple(LayerRun(step, *tokens) for step in steps_here for tokens in TOKENS)
