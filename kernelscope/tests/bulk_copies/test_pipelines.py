@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 from kernelscope import RawModule, TensorMap
-from kernelscope.errors import ArgumentError, SimulatorError
+from kernelscope.errors import ArgumentError, MemoryFault, SimulatorError
 from kernelscope.machine import Hang
 from kernelscope.machine.launch import Run
 from kernelscope.machine.speed import workers
@@ -172,6 +172,16 @@ def test_misuse_is_named(what):
         return
     with pytest.raises(SimulatorError, match=f"{name} at .*{message}"):
         call(name, 1, 1, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("offset", "kind"), [(96, "out-of-bounds"), (8, "misaligned")], ids=["outside", "odd"]
+)
+def test_a_copy_that_leaves_its_array_is_a_memory_fault(offset, kind):
+    with pytest.raises(MemoryFault) as caught:
+        call("plainly", 1, 1, np.zeros(128, np.uint8), *map(np.int32, (offset, 64, 0)))
+    assert caught.value.kind == kind and caught.value.threads == (((0, 0, 0), (0, 0, 0)),)
+    assert caught.value.line
 
 
 def test_an_observer_that_goes_on_hears_of_misuse():

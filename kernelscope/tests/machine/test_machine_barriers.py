@@ -141,6 +141,13 @@ __global__ void two_producers(int* out) {        // two warps arrive one after t
     else if (t < 64) { x[t - 32] = 3 * t; asm volatile("bar.arrive 1, 96;" ::: "memory"); }
     else { x[t - 32] = 5 * t; asm volatile("bar.arrive 1, 96;" ::: "memory"); }
 }
+__global__ void one_too_many(int* out) {         // the first warp comes twice
+    if (threadIdx.x < 32) {
+        asm volatile("bar.arrive 1, 64;" ::: "memory");
+        out[threadIdx.x] = 1;
+        asm volatile("bar.sync 1, 64;" ::: "memory");
+    } else asm volatile("bar.sync 1, 64;" ::: "memory");
+}
 __global__ void early_arrival(int* out) {        // for a barrier that others come to much later
     __shared__ int x[32];
     int t = threadIdx.x, lane = t % 32;
@@ -250,6 +257,13 @@ def test_arrivals_add_up(build, order):
     out = zeros(32)
     run(CODE, "two_producers", 3, 96, out, build=build, warp_order=order)
     assert out.tolist() == [3 * (t + 32) + 5 * (95 - t) for t in range(32)]
+
+
+@pytest.mark.parametrize("order", [None, 1, 2])
+def test_a_count_is_met_once(build, order):
+    """Who completes it lets those go on who wait, and the next to come waits again."""
+    with pytest.raises(Hang, match="32 threads wait at .* .barrier 1 for 64 threads"):
+        run(CODE, "one_too_many", 1, 64, zeros(64), build=build, warp_order=order)
 
 
 @pytest.mark.parametrize("order", [None, 1, 2])

@@ -67,8 +67,13 @@ class Barriers:
         at = self.arrival(block)
         if "arrive" in instruction.opcode.split("."):
             self.arrive(at)
+            if self.waiting:
+                self.release()  # at once: what arrives later is for the next time
             return fall
-        return self.wait(at)
+        self.wait(at)
+        if at.expected is not None:
+            self.release()
+        return None
 
     def meet_cluster(self, block: Block) -> Key | None:
         """The same for barrier.cluster.wait."""

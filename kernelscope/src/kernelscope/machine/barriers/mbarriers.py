@@ -16,7 +16,7 @@ from kernelscope.events import PhaseUse
 from kernelscope.ptx.syntax import Instruction
 from kernelscope.translate.control_flow import LANE
 
-from ...errors import SimulatorError
+from ...errors import MemoryFault, SimulatorError
 from ..access import Memory
 from ..copy_engine.arrivals import Arrivals
 from ..lanes import ChunkLanes
@@ -157,8 +157,12 @@ class Mbarriers:
             f"{self.lanes.kernel.name} at {instance.where(ins)}: "
             f"{self.lanes.thread_text(lanes)} {what}"
         )
-        if self.reports.fault(kind, message, instance, ins, lanes) is not None:
-            raise SimulatorError(message)
+        event = self.reports.fault(kind, message, instance, ins, lanes)
+        if event is None:
+            return
+        if kind in ("out-of-bounds", "misaligned"):
+            raise MemoryFault(message, kind, threads=event.threads, line=event.line)
+        raise SimulatorError(message, event.line)
 
     def note(self, chosen: np.ndarray, parity: np.ndarray, passed=None) -> None:
         if self.reports.observers:
