@@ -17,8 +17,8 @@ _NAMES = {
     "timing": "calls_in_order spread under_load",
     "reductions": "butterfly float_orders",
     "pipelines": "amdahl roofline shares time_by_work",
-    "flash": """flights running_softmax shared_budget traffic_by_tile visited_tiles window_bias
-        worth_of_ideas""",
+    "flash": """flights running_softmax shared_budget timeline traffic_by_tile visited_tiles
+        window_bias worth_of_ideas""",
     "profiles": "count_ratios percentages stacked",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES, {"kernelscope.cli.tables": "table"})

@@ -215,6 +215,29 @@ def _lanes(travel: Sequence[tuple[int, int]]) -> list[int]:
 
 
 @style.styled
+def timeline(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[tuple[int, int]]]]]) -> Figure:
+    """Draw who does what along one block's instructions: title -> row -> kind -> (begin, end)."""
+    kinds = dict.fromkeys(k for rows in panels.values() for row in rows.values() for k in row)
+    style.require(bool(kinds), "there is no row")
+    colours = dict(zip(kinds, (style.ORANGE, style.BLUE, style.GREEN), strict=False))
+    heights = [0.6 + 0.36 * len(rows) for rows in panels.values()]
+    figure = style.new_figure(8.2, 0.8 + sum(heights))
+    places = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (title, rows) in zip(places, panels.items(), strict=True):
+        for y, row in enumerate(rows.values()):
+            for kind, spans in row.items():
+                bars = [(begin, max(end - begin, 1)) for begin, end in spans]
+                axes.broken_barh(bars, (y - 0.35, 0.7), color=colours[kind], zorder=2)
+        style.rows_of_bars(axes, list(rows))
+        axes.set_title(title)
+        axes.set_xlim(left=0)
+    axes.set_xlabel("instructions of the block, in the order in which the simulator ran them")
+    handles = [axes.bar(0, 0, color=colour) for colour in colours.values()]
+    figure.legend(handles, list(kinds), frameon=False, ncols=3, loc="outside upper right")
+    return figure
+
+
+@style.styled
 def shared_budget(
     dims: Sequence[int], needs: Mapping[str, Sequence[float]], limits: Mapping[str, float]
 ) -> Figure:

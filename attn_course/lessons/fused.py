@@ -1,27 +1,41 @@
-"""Lessons 08 to 11 and 15: kernels of one launch, on the simulator and in records of their times.
+"""Lessons 08 to 11, 15 and 16: kernels of one launch, and records of their times.
 
 The record's shapes are those of a report that called online softmax its main gain and gave up
 several other attempts: each of them takes its turns beside the ladder's kernels.
 """
 
 import difflib
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
-from kernelscope import Counters, Observer, Tracer, observe
+from kernelscope import (
+    Counters,
+    Observer,
+    RawModule,
+    TensorMap,
+    Tracer,
+    array_module,
+    asnumpy,
+    observe,
+    resolve_backend,
+)
 from kernelscope.errors import InputError
 
 from attn_course.figures import table
 from attn_course.ladder.call import compiled, run_steps
 from attn_course.ladder.choose import current_device
+from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.methods import METHODS
 from attn_course.ladder.problem import Device, ceil_div
 from attn_course.ladder.steps import EXPERIMENTS, Problem, step
 from attn_course.ladder.tiles import parsed_label
+from attn_course.ladder.warpgroup_tiles import CAPABILITY
 from attn_course.measure import records
 from attn_course.measure.benchmarks import Shape, run_benchmark, shape_label
 from attn_course.measure.candidates import Kernels, Part
@@ -125,6 +139,52 @@ def cluster_use(
         totals["cluster_shared_requests"],
         tally.warps["cluster waits"] // warps,
     )
+
+
+# -- one block of a lesson's own kernel, for Hopper ------------------------------------------------
+class Boxes(NamedTuple):
+    """An array that a kernel takes as a tensor map: its boxes, and the bytes of their swizzle."""
+
+    array: np.ndarray
+    box: tuple[int, ...]
+    swizzle: int = 0
+
+
+def hopper_backend() -> str:
+    """Return and print where kernels for sm_90a run: a GPU that takes them, else the simulator."""
+    device = current_device()
+    here = resolve_backend() == "gpu" and device.capability == CAPABILITY
+    reason = "" if device.capability == CAPABILITY else f": {device.name} has no wgmma"
+    print("kernels run on", device.name if here else "the simulator" + reason)
+    return "gpu" if here else "simulator"
+
+
+def run_block(
+    text: str,
+    *arguments,
+    block: int = 128,
+    options: Sequence[str] = (),
+    watch: Sequence[Observer] = (),
+    backend: str = "simulator",
+) -> None:
+    """Compile `text`, which has one kernel, for sm_90a and run one block of it.
+
+    arguments: NumPy arrays, which the kernel may change; Boxes; numbers of NumPy. watch: observers,
+    on the simulator.
+    """
+    options = (f"-I{KERNEL_FOLDER}", "-arch=sm_90a", *options)
+    entry = re.search(r"__global__ void\s+(?:__launch_bounds__\(.*?\)\s*)?(\w+)\(", text)[1]
+    kernel = RawModule(code=text, options=options, backend=backend).get_function(entry)
+    xp, given, arrays = array_module(backend), list(arguments), {}
+    for at, one in enumerate(arguments):
+        if isinstance(one, Boxes):
+            given[at] = TensorMap(xp.asarray(one.array), one.box, swizzle=one.swizzle)
+        elif isinstance(one, np.ndarray):
+            arrays[at] = given[at] = xp.asarray(one)
+    with observe(*watch):
+        kernel((1,), (block,), tuple(given))
+    for at, array in arrays.items():
+        arguments[at][...] = asnumpy(array)
 
 
 # -- traces ----------------------------------------------------------------------------------------

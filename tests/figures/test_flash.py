@@ -20,6 +20,7 @@ def test_figures_are_drawn():
         figures.traffic_by_tile([1, 2], [8, 4], [8, 4], labels=["a", "b"], least=2, scores=9),
         figures.visited_tiles(np.tri(6, dtype=bool), np.tri(3, dtype=bool), (2, 2)),
         figures.flights({"k": ([(0, 5), (2, 9)], np.arange(9), 10)}),
+        figures.timeline({"one": {"a": {"x": [(0, 5)]}}, "two": {"b": {"x": [], "y": [(2, 2)]}}}),
         figures.window_bias(
             np.array([[0.0, -np.inf]]), np.eye(1, 2), {"w": np.eye(1, 2)}, query=(0, 0)
         ),
@@ -28,6 +29,8 @@ def test_figures_are_drawn():
     for figure in drawn:
         assert isinstance(figure, Figure)
         figure.canvas.draw()
+    with pytest.raises(ValueError, match="no row"):
+        figures.timeline({})
     with pytest.raises(ValueError, match="each shape"):
         figures.times_by_shape(["x"], {"a": [1.0, 2.0]}, source="s")
     with pytest.raises(ValueError, match="fit the tiles"):

@@ -170,6 +170,8 @@ def examples():
         ),
     )
     yield "flights", figures.flights({"kernel 11": ([(200, 500)], np.arange(600, 900), 999)})
+    spans = {"on its way": [(200, 500), (600, 900)], "read": [(500, 560)]}
+    yield "timeline", figures.timeline({"stages: 1": {"stage 0": spans}})
     first, second = block((1, 3, 2, 0), 0, 1.553), block((2, 5, 4, 1), 1.553, 1.646)
     yield "running_softmax", figures.running_softmax([first, second])
     yield (

@@ -245,3 +245,48 @@ def test_a_table_of_times_has_a_column_a_shape_and_the_caption():
     assert "1,1,16,8192" in heads and caption.startswith("recorded 2026-01-02 on NVIDIA H200")
     assert first.split() == ["rows_warp", "10.0", "11.0", "12.0", "13.0"]
     assert second.split() == ["rows_online", *"----"]
+
+
+# -- one block of a lesson's own kernel ------------------------------------------------------------
+TAKE_BOX = r"""
+#include "include/swizzled_tile.cuh"
+#include "include/tma.cuh"
+extern "C" __global__ void __launch_bounds__(32, 1) take_box(
+    const __grid_constant__ TensorMap map, int row, uint4* places)  // places: (8,), block 32
+{
+    __shared__ __align__(1024) uint4 tile[8 * 8];
+    __shared__ unsigned long long barriers[2];
+    const Ring<1, sizeof(tile)> ring{shared_address(tile), shared_address(barriers)};
+    if (threadIdx.x == 0) ring.start(1);
+    if (threadIdx.x == 0) barriers_started();
+    if (threadIdx.x == 0) fill_tile<1>(ring, 0, map, row, 0);
+    __syncthreads();
+    ring.wait_full(0);
+    if (threadIdx.x < 8) places[threadIdx.x] = tile[8 * ROW + threadIdx.x];
+}
+"""
+
+
+@pytest.mark.parametrize(("swizzle", "order"), [(0, range(8)), (128, [3, 2, 1, 0, 7, 6, 5, 4])])
+def test_a_block_takes_a_box_of_an_array(swizzle, order):
+    chunks = np.repeat(np.arange(128, dtype=np.uint32), 4).reshape(1, 16, 32)
+    places, seen = np.zeros((8, 4), np.uint32), Counters()
+    boxes = fused.Boxes(chunks, (1, 8, 32), swizzle)
+    options = ("-DROW=3",)
+    fused.run_block(TAKE_BOX, boxes, np.int32(4), places, block=32, options=options, watch=(seen,))
+    assert (places == 8 * 7 + np.array(order)[:, None]).all()  # row 4 of the array is the tile's 0
+    assert seen.totals["bulk_load_bytes"] == 8 * 128
+
+
+def test_kernels_of_hopper_run_where_the_device_takes_them(monkeypatch, capsys):
+    assert fused.hopper_backend() == "simulator"
+    monkeypatch.setattr(fused, "resolve_backend", lambda: "gpu")
+    for device, backend in (("X100", "gpu"), ("X80", "simulator")):
+        found = Device(device, (9, 0) if backend == "gpu" else (8, 0))
+        monkeypatch.setattr(fused, "current_device", lambda found=found: found)
+        assert fused.hopper_backend() == backend
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-2:] == [
+        "kernels run on X100",
+        "kernels run on the simulator: X80 has no wgmma",
+    ]
