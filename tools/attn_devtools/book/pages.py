@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attn_course.measure import records
 
-ATTENTION = ("seeds_fp32", "long_fp32", "long_bf16")
+ATTENTION = ("seeds_fp32", "long_fp32", "long_bf16", "hopper_bf16")
 LAYERS = ("layernorm", "gelu", "mlp", "block")
 LADDER = "ladder"
 READ_AND_WRITTEN = (
