@@ -21,9 +21,9 @@ from attn_course.reference.comparison import poisoned
 SHARED_BYTES = "shared_bytes"  # of a block, static and dynamic: a goal beside the counters
 # Float32 products of the first warp while an asynchronous copy is under way: a goal too.
 PRODUCTS_UNDER_COPIES = "products_under_copies"
-# Counter of a goal -> the counter of the atomics that do the same: an atomic reads and writes.
+# Counter of a goal -> those of the atomics, which read and write, and bulk copies that do the same.
 TRAFFIC = {
-    f"{space}_{kind}_{what}": f"{space}_atomic_{what}"
+    f"{space}_{kind}_{what}": (f"{space}_atomic_{what}",)
     for space, counted in (
         ("global", ("requests", "sectors")),
         ("shared", ("requests", "wavefronts", "conflicts")),
@@ -31,14 +31,20 @@ TRAFFIC = {
     for kind in ("load", "store")
     for what in counted
 }
+for _name, _bulk in (
+    ("load_requests", "copy_requests"),
+    ("load_sectors", "load_sectors"),
+    ("store_sectors", "store_sectors"),
+):
+    TRAFFIC[f"global_{_name}"] += (f"bulk_{_bulk}",)
 
 
 @dataclass(frozen=True)
 class Goal:
     """Bounds on a counter of one launch, because of `why`: `least` and `most`; None is no bound.
 
-    Atomics count against a goal and never for it: those of TRAFFIC are added for `most`, and are
-    left out for `least`.
+    Atomics and bulk copies count against a goal and never for it: those of TRAFFIC are added for
+    `most`, and are left out for `least`.
     """
 
     counter: str
@@ -61,11 +67,11 @@ class Goal:
 
     @property
     def counters(self) -> tuple[str, ...]:
-        """The counter and the one of its atomics, where there is one."""
-        return (self.counter, *filter(None, [TRAFFIC.get(self.counter)]))
+        """The counter and those of other traffic of its kind, where there are some."""
+        return (self.counter, *TRAFFIC.get(self.counter, ()))
 
     def counted(self, totals: Mapping[str, int]) -> int:
-        """Return the count that `most` bounds, atomics included."""
+        """Return the count that `most` bounds, other traffic included."""
         return sum(totals[name] for name in self.counters)
 
     def too_few(self, totals: Mapping[str, int]) -> bool:
@@ -77,12 +83,14 @@ class Goal:
     def missed(self, totals: Mapping[str, int]) -> str:
         """Return how the goal is missed, a sentence for a learner, or "" where it is reached."""
         own, found = totals[self.counter], self.counted(totals)
-        atomics = f"{found - own:,}" if found > own else ""
+        others = f"{found - own:,}" if found > own else ""
+        bulk = any(totals[name] for name in self.counters[2:])
+        way = "atomics and bulk copies" if bulk else "atomics"
         if self.too_few(totals):
-            count = f"{own:,} beside {atomics} by atomics" if atomics else f"{own:,}"
+            count = f"{own:,} beside {others} by {way}" if others else f"{own:,}"
             bound = f"at least {self.least:,}"
         elif self.too_many(totals):
-            count = f"{found:,}, {atomics} of them by atomics" if atomics else f"{found:,}"
+            count = f"{found:,}, {others} of them by {way}" if others else f"{found:,}"
             bound = f"at most {self.most:,}"
         else:
             return ""

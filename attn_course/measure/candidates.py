@@ -368,6 +368,7 @@ def _flex_attention(n: int, m: int, causal: bool) -> tuple[Callable, object]:
         return query >= key
 
     mask = create_block_mask(seen, None, None, n, m) if causal else None
+    torch_module().compiler.reset()  # one function is compiled eight times at most
     return torch_module().compile(flex_attention, dynamic=False), mask
 
 

@@ -71,9 +71,11 @@ def test_atomics_count_against_a_goal_and_never_for_it(goal, message):
 
 
 def test_every_count_of_loads_and_stores_has_its_atomics():
-    assert set(TRAFFIC) <= set(NAMES) and set(TRAFFIC.values()) <= set(NAMES)
+    others = {name for names in TRAFFIC.values() for name in names}
+    assert {*TRAFFIC, *others} <= set(NAMES)
     counted = {name for name in NAMES if "_load_" in name or "_store_" in name}
-    assert counted - {"local_load_requests", "local_store_requests"} == set(TRAFFIC)  # no atomics
+    own = {"local_load_requests", "local_store_requests"}  # no atomics
+    assert counted - own - others - {"bulk_load_bytes", "bulk_store_bytes"} == set(TRAFFIC)
 
 
 @pytest.mark.parametrize("goal", [at_most, at_least, exactly])
@@ -93,6 +95,14 @@ def test_a_kernel_that_reads_by_atomics_misses_a_goal_of_loads():
     assert found.first.property == "counters" and found.first.counter == "global_load_sectors"
     assert "of them by atomics; the goal is at most" in found.first.message
     assert found.first.line == 4
+
+
+def test_a_goal_of_loads_holds_bulk_copies_too():
+    totals = dict.fromkeys(NAMES, 0) | {"global_load_sectors": 4, "bulk_load_sectors": 8}
+    assert not at_most("global_load_sectors", 12, "few").too_many(totals)
+    missed = at_most("global_load_sectors", 11, "few").missed(totals)
+    assert missed.startswith("global_load_sectors is 12, 8 of them by atomics and bulk copies; the")
+    assert not at_most("global_store_sectors", 0, "none").too_many(totals)
 
 
 def test_the_method_is_judged_beside_a_wrong_result_and_goals_are_not():

@@ -149,4 +149,29 @@ def test_a_box_begins_at_a_multiple_of_16_bytes_of_a_row(what):
     case = CopyCase(what, (37, 80), "uint16", (16, 32), (-3, 30))
     with pytest.raises(SimulatorError, match="at element -3 of a row .* multiple of 16 bytes"):
         run_case(SIMULATOR, case)
-    run_case(SIMULATOR, CopyCase(what, (37, 80), "uint16", (16, 32), (-8, 30)))
+    run_case(SIMULATOR, CopyCase(what, (37, 80), "uint16", (16, 32), (8, 30)))
+
+
+@pytest.mark.parametrize("first", [(-8, 0), (0, -1)])
+def test_a_box_that_is_stored_begins_inside_of_the_array(first):
+    """An H200 ends with an illegal instruction; past the end it stores nothing."""
+    with pytest.raises(SimulatorError, match="stores a box at .* no coordinate may be negative"):
+        run_case(SIMULATOR, CopyCase("store", (37, 80), "uint16", (16, 32), first))
+    run_case(SIMULATOR, CopyCase("store", (37, 80), "uint16", (16, 32), (96, 40)))
+
+
+def test_sums_of_copies_keep_subnormals(monkeypatch):
+    """As an H200's do; those of red.global do not."""
+    case = CopyCase("plain store", (512,), "f32", (1024,), operation="add")
+    small = np.full(256, 1e-40, np.float32)
+    monkeypatch.setattr(
+        CopyCase, "numbers", lambda _, shape, seed: np.resize(small, shape).view(np.uint32)
+    )
+    array = run_case(SIMULATOR, case)[1].view(np.float32)
+    assert (array[:256] == small + small).all() and small.all()
+
+
+def test_a_sum_of_int64_in_a_box_is_refused():
+    case = CopyCase("store", (20, 32), "int64", (8, 16), (24, 15), operation="add")
+    with pytest.raises(SimulatorError, match=r"reduces a box of int64: \.add takes"):
+        run_case(SIMULATOR, case)

@@ -250,7 +250,9 @@ def reduction(name: str, kind: str, known: dict = REDUCED_TYPES) -> Reduction:
     """An operation on values of a PTX type; UnsupportedInstruction where the ISA has none."""
     if kind not in known[name]:
         raise UnsupportedInstruction(f".{name} takes .{', .'.join(known[name])}, not .{kind}")
-    return Reduction(operation(f"red.global.{name}.{kind}", kind), isa.DTYPE[kind])
+    found = operation(f"red.global.{name}.{kind}", kind)
+    # Sums of f32 keep subnormals, as those in shared memory do: so an H200 has it.
+    return Reduction(found.in_shared or found, isa.DTYPE[kind])
 
 
 def reduction_of_elements(name: str, element: str) -> Reduction:
@@ -258,6 +260,4 @@ def reduction_of_elements(name: str, element: str) -> Reduction:
     kind = _ELEMENTS.get(element, element)
     if kind in _REDUCED_INTEGERS and name in _BITWISE:
         kind = f"b{kind[1:]}"
-    elif (name, kind) == ("add", "s64"):
-        kind = "u64"
     return reduction(name, kind)

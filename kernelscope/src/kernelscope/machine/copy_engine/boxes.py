@@ -16,7 +16,7 @@ from ...tensor_map.encoding import ELEMENTS, FILLS, MAGIC, MAP_FIELDS
 _UNIT = 16  # bytes, the most
 UNITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype("c16")}
 _KINDS = tuple(ELEMENTS)
-NAN_BITS = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}  # of a fill, by bytes of an element
+NAN_BITS = {2: 0x7FF7, 4: 0x7FF77FF7, 8: 0x7FF77FF77FF77FF7}  # of a fill, by bytes of an element
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,17 @@ class CopyEngine:
     ) -> None:
         """cp.async.bulk.tensor and cp.reduce.async.bulk.tensor to global memory."""
         for box, chosen, first in self.boxes(where, coordinates, ins):
+            before = (first < 0).any(axis=1)
+            if before.any():
+                text = (
+                    f"stores a box at {tuple(first[before][0].tolist())}; one that is stored "
+                    "begins inside of the array or after it: no coordinate may be negative"
+                )
+                lanes = self.lanes.R[LANE][chosen[before]]
+                self.mbarriers.complain("out-of-bounds", text, ins, lanes)
+                chosen, first = chosen[~before], first[~before]
+            if not chosen.size:
+                continue
             span, operation = box.span(first), None
             if not self.reaches(span.low, span.high, "store", chosen, ins):
                 continue
