@@ -163,7 +163,7 @@ def lessons(folder: str = "notebooks/") -> str:
 def bench() -> str:
     """`auto` against the best of all baselines, every row of the suites."""
     parts = []
-    for suite in ("seeds_fp32", "long_fp32", "long_bf16"):
+    for suite in ATTENTION:
         path = GPU_RECORDS / f"bench_{suite}.json"
         if not path.is_file():
             parts.append(f"`{suite}`: {SUITES[suite].about}; {no_record(suite)}.")
