@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
+from kernelscope import Counters, observe
 from kernelscope.errors import (
     ArgumentError,
     CompileError,
     CompilerMissingError,
     InputError,
     LaunchError,
-    UnsupportedKernel,
     UserError,
 )
 from kernelscope.triton import compile, run
@@ -356,16 +356,14 @@ def product(x, y, out, K: tl.constexpr):
     tl.store(out + i[:, None] * 64 + i[None, :], tl.dot(a, b))
 
 
-def test_instructions_of_hopper_are_refused_by_name():
+def test_products_of_warp_groups():
     x, y = normal(64, 32, dtype="float16"), normal(32, 64, dtype="float16", seed=1)
-    out = poisoned(64, 64)
-    with pytest.raises(
-        UnsupportedKernel,
-        match=r"(?s)wgmma.*Triton made it for sm_90: compile for target='sm_80'",
-    ):
-        run(product, (1,), x, y, out, K=32, target="sm_90")
-    run(product, (1,), x, y, out, K=32)
-    assert_close(out, x.astype(np.float64) @ y.astype(np.float64), 1e-6)
+    for target in ("sm_90", "sm_80"):
+        out = poisoned(64, 64)
+        with observe(Counters()) as seen:
+            run(product, (1,), x, y, out, K=32, target=target)
+        assert_close(out, x.astype(np.float64) @ y.astype(np.float64), 1e-6)
+        assert (seen.totals["wgmma_shared_bytes"] > 0) == (target == "sm_90")
 
 
 def test_a_descriptor_of_the_caller_is_refused():

@@ -56,14 +56,6 @@ def copied(x, out):
 
 
 @triton.jit
-def product(x, y, out):
-    i, k = tl.arange(0, 64), tl.arange(0, 32)
-    a = tl.load(x + i[:, None] * 32 + k[None, :])
-    b = tl.load(y + k[:, None] * 64 + i[None, :])
-    tl.store(out + i[:, None] * 64 + i[None, :], tl.dot(a, b))
-
-
-@triton.jit
 def added(x, total):
     at = tl.arange(0, 4)
     tl.atomic_add(total + at, tl.load(x + at, at < 3, 0.0), mask=at < 3)
@@ -81,9 +73,6 @@ def on_a_gpu():
 CALLS = {
     "block pointers": lambda: (with_block_pointer, normal(4)),
     "a tensor descriptor": lambda: (copied, type("TensorDescriptor", (), {})(), poisoned(1)),
-    "products of warp groups": lambda: (
-        product, normal(64, 32, dtype="float16"), normal(32, 64, dtype="float16"), poisoned(64, 64)
-    ),
     "`e4m3`": lambda: (copied, *(poisoned(1, dtype=ml_dtypes.float8_e4m3fn),) * 2),
     "atomics on bfloat16": lambda: (
         added, normal(3, dtype=ml_dtypes.bfloat16), np.zeros(3, ml_dtypes.bfloat16)

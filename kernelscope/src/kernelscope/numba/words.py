@@ -9,4 +9,5 @@ WORDS = {
     "__syncthreads()": "cuda.syncthreads()",
     "__syncwarp()": "cuda.syncwarp()",
     "__threadfence()": "cuda.threadfence()",
+    "__threadfence_block()": "cuda.threadfence_block()",
 }
