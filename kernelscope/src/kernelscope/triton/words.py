@@ -8,6 +8,16 @@ WORDS = {
         'take the lock, or see the flag, with an atomic operation of sem="acq_rel", Triton\'s '
         "default"
     ),
+    "; or __threadfence_block() after the first, before the atomic or flag that tells of it, and "
+    "again after that is seen": "",
+    "put __threadfence() after the first access, before the atomic or flag that tells of it, and "
+    "again in the other block after that is seen, before the second access": (
+        "tell of the first access, and see that it was told of, by atomic operations of "
+        'sem="acq_rel", Triton\'s default'
+    ),
+    "before the thread that runs __threadfence() and tells of it by an atomic or a flag": (
+        "before the atomic operation that tells of it"
+    ),
     "put __threadfence() and then a flag or ticket": "set a flag by an atomic operation",
     "the reader takes it, runs __threadfence(), and": "the reader takes it by one, and",
     "(`_block`, `.cta`)": '(scope="cta")',
