@@ -68,11 +68,11 @@ class Barriers:
         if "arrive" in instruction.opcode.split("."):
             self.arrive(at)
             if self.waiting:
-                self.release()  # at once: what arrives later is for the next time
+                self.release(whole=True)  # at once: what arrives later is for the next time
             return fall
         self.wait(at)
         if at.expected is not None:
-            self.release()
+            self.release(whole=True)
         return None
 
     def meet_cluster(self, block: Block) -> Key | None:
@@ -130,10 +130,17 @@ class Barriers:
                 key = (block, number)
                 self.arrived[key] = self.arrived.get(key, 0) + int(threads[block])
 
-    def threads_in_warps(self, places: np.ndarray) -> np.ndarray:
-        """(blocks,) 32 for each warp of the block that has a lane among `places`."""
-        warps = np.unique(self.lanes.at(places) >> 5) // self.lanes.warps_per_block
-        return 32 * np.bincount(warps, minlength=self.lanes.block_count)
+    def threads_in_warps(self, places: np.ndarray, whole: bool = False) -> np.ndarray:
+        """(blocks,) 32 for each warp of the block that has a lane among `places`.
+
+        whole: only for warps all of whose living lanes are there.
+        """
+        warps, counts = np.unique(self.lanes.at(places) >> 5, return_counts=True)
+        if whole:
+            living = np.bincount(np.flatnonzero(self.lanes.alive) >> 5, minlength=warps.max() + 1)
+            warps = warps[counts == living[warps]]
+        blocks = warps // self.lanes.warps_per_block
+        return 32 * np.bincount(blocks, minlength=self.lanes.block_count)
 
     def reduce(self, mode: str, predicate: np.ndarray, places: np.ndarray) -> np.ndarray:
         """bar.red over each block's lanes at `places`: count, and, or of their predicates."""
@@ -145,11 +152,15 @@ class Barriers:
         return (true == total)[block] if mode == "and" else (true > 0)[block]
 
     # -- passing --------------------------------------------------------------------------------
-    def release(self) -> bool:
-        """Let the blocks go on whose threads have all arrived at a barrier of one number."""
+    def release(self, whole: bool = False) -> bool:
+        """Let the blocks go on whose threads have all arrived at a barrier of one number.
+
+        whole: at barriers with a count a warp counts when all of its lanes have come; the others
+        may still be on another side of a branch. Else it counts with its first lane.
+        """
         released: dict[Key, np.ndarray] = {}
         for number in self.numbers():
-            passing, staying = self.who_passes(number)
+            passing, staying = self.who_passes(number, whole)
             if passing:
                 self.pass_barrier(number, passing, released)
                 self.waiting = staying
@@ -161,7 +172,7 @@ class Barriers:
         """The numbers of the barriers at which lanes wait."""
         return sorted({int(n) for w in self.waiting for n in np.unique(w.number)})
 
-    def complete_blocks(self, number: int) -> np.ndarray:
+    def complete_blocks(self, number: int, whole: bool) -> np.ndarray:
         """(blocks,) bool: may the threads at this barrier pass?"""
         count, block_of_place = self.lanes.block_count, self.lanes.block_of_place
         living = np.nonzero(self.lanes.alive)[0] // (32 * self.lanes.warps_per_block)
@@ -175,16 +186,16 @@ class Barriers:
                 needed[blocks], counted[blocks] = w.expected, True
         places = np.concatenate(here)
         threads = np.bincount(block_of_place[places], minlength=count)
-        present = np.where(counted, self.threads_in_warps(places), threads)
+        present = np.where(counted, self.threads_in_warps(places, whole), threads)
         for (block, n), extra in self.arrived.items():
             if n == number:
                 present[block] += extra
         return present >= needed
 
-    def who_passes(self, number: int) -> tuple[list[Waiting], list[Waiting]]:
+    def who_passes(self, number: int, whole: bool) -> tuple[list[Waiting], list[Waiting]]:
         """The lanes that may pass a barrier, and all others that wait."""
         passing, staying = [], []
-        complete = None if number == CLUSTER_BARRIER else self.complete_blocks(number)
+        complete = None if number == CLUSTER_BARRIER else self.complete_blocks(number, whole)
         for w in self.waiting:
             if complete is None:
                 passes = self.cluster.passes(self.lanes.at(w.places))
