@@ -13,9 +13,11 @@ from tqdm import tqdm
 from attn_course import figures as plots
 from attn_course import reference
 from attn_course.figures import table
-from attn_course.ladder.methods import METHODS, dtypes_of
+from attn_course.ladder.choose import current_device
+from attn_course.ladder.methods import METHODS, dtypes_of, steps_of
 from attn_course.ladder.steps import LADDER
 from attn_course.ladder.verify import Verdict, verify_method, verify_step
+from attn_course.ladder.warpgroup_tiles import CAPABILITY
 from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_name, verify_layer
 from attn_course.reference import inputs as data
@@ -85,9 +87,14 @@ def judge(windows: data.MriWindows, backend: str) -> list[Verdict]:
     flat = [array.reshape(-1, *array.shape[2:]) for array in (windows.q, windows.k, windows.v)]
     batch, heads, n, _ = windows.q.shape
     tokens = windows.q.swapaxes(1, 2).reshape(batch, n, -1)  # the heads of a token side by side
-    jobs = {step.file: partial(verify_step, step, *flat) for step in LADDER}
+    hopper = current_device(backend).capability == CAPABILITY
+    jobs = {
+        step.file: partial(verify_step, step, *flat) for step in LADDER if hopper or not step.maps
+    }
     jobs |= {layer_name(step): partial(verify_layer, step, tokens, heads) for step in LAYERS}
     for method in METHODS:
+        if not hopper and any(step.maps for step in steps_of(method)):
+            continue  # other GPUs have no wgmma
         given = in_dtype(windows, dtypes_of(method)[0])
         jobs[method] = partial(verify_method, method, *given)
     verdicts = []

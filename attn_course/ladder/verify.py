@@ -255,9 +255,13 @@ def timed(call) -> float:
 
 
 def warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
-    """Run the call's kernels on a single element: they are loaded and decoded here, untimed."""
-    xp, problem = array_module(call.backend), Problem(1, 1, 1, 1, dtype=call.problem.dtype)
+    """Run the call's kernels on a single query and key: they are loaded and decoded here, untimed.
+
+    With one column, or with the 16 bytes that a tensor map takes at least.
+    """
+    xp = array_module(call.backend)
     for launch in call.launches:
+        problem = Problem(1, 1, 1, 8 if launch.step.maps else 1, dtype=call.problem.dtype)
         names = ("q", "k", "v", "s", "p", "out")
         arrays = {name: xp.ones(problem.shape(name), problem.dtype_of(name)) for name in names}
         chosen = launch.geometry.options(options)

@@ -17,7 +17,7 @@ import attn_devtools.site
 from attn_course import reference
 from attn_course.cli import __main__, course, main, run, tour
 from attn_course.cli.arguments import Workload
-from attn_course.ladder.methods import METHODS, dtypes_of
+from attn_course.ladder.methods import METHODS, dtypes_of, steps_of
 from attn_course.ladder.steps import LADDER, step
 from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_name
@@ -55,11 +55,12 @@ def wrong_reference(monkeypatch):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_run_agrees_and_writes_json(capsys, tmp_path, method):
-    path = tmp_path / "result.json"
-    status, out, _ = call(capsys, "run", method, *SMALL, "--kv-length", "23", "--json", str(path))
+    path, d = tmp_path / "result.json", 16 if steps_of(method)[0].maps else 9
+    shape = ("--shape", f"1,2,17,{d}")
+    status, out, _ = call(capsys, "run", method, *shape, "--kv-length", "23", "--json", str(path))
     record = json.loads(path.read_text())
     assert status == 0 and record["agrees"] is True
-    assert record["method"] == method and record["shape"] == [1, 2, 17, 9]
+    assert record["method"] == method and record["shape"] == [1, 2, 17, d]
     assert record["backend"] == resolve_backend()
     allowed = TOLERANCES[record["dtype"]]
     assert record["dtype"] == dtypes_of(method)[0]

@@ -165,7 +165,7 @@ def test_arrays_that_begin_within_an_element_are_refused():
 
 def test_auto_names_no_method_that_has_no_tile():
     with pytest.raises(ValueError, match="8388481 queries.*65535 tiles"):
-        choose(Problem(1, 65535 * 128 + 1, 9, 64, dtype="bfloat16"), HOPPER)
+        choose(Problem(1, 65535 * 128 + 1, 9, 60, dtype="bfloat16"), HOPPER)
 
 
 def test_a_step_is_judged_in_a_dtype_that_it_takes():
