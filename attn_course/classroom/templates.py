@@ -11,7 +11,7 @@ def template(file: str, *, of_html: bool, finalize: Callable | None = None):
 
     of_html: values are escaped. finalize: of every value before it is written.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # `make tour` has it not
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     loader = FileSystemLoader(Path(__file__).parent)
     how = {"undefined": StrictUndefined, "trim_blocks": not of_html, "finalize": finalize}
