@@ -109,10 +109,11 @@ def program(text: str) -> str:
     return "\n".join(lines) + END
 
 
-def kernels_of(bodies, head=HEAD):
+def kernels_of(bodies, head=HEAD, attributes=""):
     """{body: kernel} of `void k0(int* x, float* out) { body }`, compiled at once."""
+    start = f'\nextern "C" __global__ void {attributes}__launch_bounds__(288, 1)'
     code = head + "".join(
-        f'\nextern "C" __global__ void __launch_bounds__(256, 1) k{at}(int* x, float* out) {{\n'
+        f"{start} k{at}(int* x, float* out) {{\n"
         f"{body}\n}}"
         for at, body in enumerate(bodies)
     )
