@@ -113,9 +113,7 @@ def kernels_of(bodies, head=HEAD, attributes=""):
     """{body: kernel} of `void k0(int* x, float* out) { body }`, compiled at once."""
     start = f'\nextern "C" __global__ void {attributes}__launch_bounds__(288, 1)'
     code = head + "".join(
-        f"{start} k{at}(int* x, float* out) {{\n"
-        f"{body}\n}}"
-        for at, body in enumerate(bodies)
+        f"{start} k{at}(int* x, float* out) {{\n{body}\n}}" for at, body in enumerate(bodies)
     )
     module = RawModule(code=code, options=("-arch=sm_90a",), backend="simulator")
     return {body: module.get_function(f"k{at}") for at, body in enumerate(bodies)}
@@ -125,4 +123,6 @@ def check(kernel, block=160, grid=1, shared=0, order=None, x=None):
     """The findings of a launch on 4,096 ints of 0 and as many floats."""
     kernel.warp_order = order
     arrays = (np.zeros(4096, np.int32) if x is None else x, np.zeros(4096, np.float32))
-    return launch(kernel, Sanitizer(), arrays=arrays, grid=grid, block=block, shared=shared).findings
+    return launch(
+        kernel, Sanitizer(), arrays=arrays, grid=grid, block=block, shared=shared
+    ).findings

@@ -87,14 +87,22 @@ def test_program(row, order):
     assert not row.found or any(row.says in one.message for one in found), found
     assert not found or "race" in {one.kind for one in found}
     for one in found:
-        assert one.kind in ("race", "uninitialised-read") and one.remedy and one.line_text and one.line and one.threads
+        assert (
+            one.kind in ("race", "uninitialised-read")
+            and one.remedy
+            and one.line_text
+            and one.line
+            and one.threads
+        )
         assert one.array in ("tile", "x")
 
 
 def table() -> str:
     lines = ["| Test | Threads | Finding |", "|---|---|---|"]
     for row in TABLE:
-        parts = [f"`{part.strip()}`" if part.strip() else "nothing" for part in row.threads.split("|")]
+        parts = [
+            f"`{part.strip()}`" if part.strip() else "nothing" for part in row.threads.split("|")
+        ]
         lines.append(f"| {row.name} | {' and '.join(parts)} | {row.found or 'none'} |")
     return "\n".join(lines) + "\n"
 

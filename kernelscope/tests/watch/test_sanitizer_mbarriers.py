@@ -91,11 +91,12 @@ MISUSES = {
     "no arrivals": ("divergent-barrier", "if (t == 0) start(&bar, b[0]);"),
     "dropped, and then a copy arrives": (
         "divergent-barrier",
-        """if (t == 0) { start(&back, 1); asm volatile("{ .reg .b64 s;"
-            " mbarrier.arrive_drop.shared.b64 s, [%0]; }" :: AT(&back) : "memory"); }
+        """__shared__ u64 own;
+        if (t == 0) { start(&own, 1); asm volatile("{ .reg .b64 s;"
+            " mbarrier.arrive_drop.shared.b64 s, [%0]; }" :: AT(&own) : "memory"); }
         __syncthreads(); copy(&s[t], a + t);
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: AT(&back) : "memory");
-        wait_parity(&back, 0);""",
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: AT(&own) : "memory");
+        wait_parity(&own, 0);""",
     ),
 }
 

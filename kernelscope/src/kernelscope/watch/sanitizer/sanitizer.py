@@ -187,7 +187,9 @@ class Sanitizer(Observer):
     # -- instructions ---------------------------------------------------------------------------
     def concerns(self, instruction) -> bool:
         known = self._traits.get(id(instruction)) or self._learn(instruction)
-        return known[3] or not known[1].plain or self._plan is not None and self._plan.has(instruction)
+        return (
+            known[3] or not known[1].plain or self._plan is not None and self._plan.has(instruction)
+        )
 
     def instruction(self, event: InstructionEvent) -> None:
         known = self._traits.get(id(event.instruction)) or self._learn(event.instruction)

@@ -22,7 +22,9 @@ class FenceLog:
 
     def first_after(self, time: np.ndarray, lane: np.ndarray) -> np.ndarray:
         """(n,) int64: when each lane first fenced after a time; 0: it did not."""
-        return np.array([self._first(*one) for one in zip(time.tolist(), lane.tolist(), strict=True)])
+        return np.array(
+            [self._first(*one) for one in zip(time.tolist(), lane.tolist(), strict=True)]
+        )
 
     def _first(self, time: int, lane: int) -> int:
         times = self.times.get(lane >> 5, ())

@@ -40,6 +40,8 @@ class GroupGatherings:
             f"the warp of {self.naming.who(lanes[0])} executes setmaxnreg, and warp {names} of its "
             "warp group does not: the four warps have to execute the same one"
         )
-        remedy = "let the branch depend on threadIdx.x / 128 alone, so that whole warp groups take it"
+        remedy = (
+            "let the branch depend on threadIdx.x / 128 alone, so that whole warp groups take it"
+        )
         line = int(self.line[here])
         self.naming.report("divergent-barrier", line, said, lanes, remedy=remedy)

@@ -134,7 +134,10 @@ class GlobalCopies:
         ):  # fmt: skip
             if wrong.any():
                 at = int(np.argmax(wrong))
-                where, line = self.element(int(units[at])), self.races.lines[int(time_of(stamps[at]))]
+                where, line = (
+                    self.element(int(units[at])),
+                    self.races.lines[int(time_of(stamps[at]))],
+                )
                 writer = int(lane_of(stamps[at]))
                 me = operation.lane + order.first_lane
                 said = (
@@ -191,7 +194,11 @@ class GlobalCopies:
             if self.over(prior, operation.lane, order):
                 continue
             start = global_access(operation).address.view(np.int64)
-            met = [one for one in start.tolist() if self.overlaps(prior, one, global_access(operation).size)]
+            met = [
+                one
+                for one in start.tolist()
+                if self.overlaps(prior, one, global_access(operation).size)
+            ]
             if met:
                 where = self.naming.element("global", met[0], 4)
                 me = operation.lane + order.first_lane

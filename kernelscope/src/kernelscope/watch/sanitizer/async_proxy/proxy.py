@@ -76,15 +76,16 @@ class AsyncProxy:
         """Operations that the last instruction has started."""
         told, self.told = self.told, []
         for one in told:
-            operation = Operation(
-                len(self.operations), one, one.lanes, self.machine.first_lane, line, time
-            )
+            per_block = 32 * self.machine.warps_per_block
+            lanes = one.lanes[one.lanes // per_block == one.lanes[0] // per_block]
+            number, first_lane = len(self.operations), self.machine.first_lane
+            operation = Operation(number, one, lanes, first_lane, line, time)
             self.operations.append(operation)
             self.known[id(one)] = operation
             if operation.kind == COPY:
                 self.phases.join(operation)
             if operation.kind == PRODUCT:
-                for warp in (one.lanes[::32] >> 5).tolist():
+                for warp in (lanes[::32] >> 5).tolist():
                     self.groups.setdefault(warp, [[]])[-1].append(operation)
             else:
                 self.globals.issue(operation, self.order)

@@ -116,7 +116,10 @@ class TileReports:
             if prior.ended:
                 said += "nothing orders the wait for that before the copy"
             else:
-                said, remedy = f"{said}no wgmma.wait_group has closed it yet", f"{_PRODUCT_WAIT}; {_RELEASE}"
+                said, remedy = (
+                    f"{said}no wgmma.wait_group has closed it yet",
+                    f"{_PRODUCT_WAIT}; {_RELEASE}",
+                )
         elif prior.kind == STORE:
             said, remedy = f"{what}, from which {prior.name} may still be reading", _STORE_WAIT
         else:

@@ -158,7 +158,12 @@ class Sums:
                 product, when, home = held.product[warps], held.time[warps], held.home[warps]
             if self.open:
                 self.overwrite(warps, words, product, home, event, line)
-            self.words.put((warps, words), product, when, np.where(home == words, self.words.home[warps, words], 0))
+            self.words.put(
+                (warps, words),
+                product,
+                when,
+                np.where(home == words, self.words.home[warps, words], 0),
+            )
 
     def move(self, step: Step, event: InstructionEvent, line: int, time: int) -> None:
         warps = self.warps_of(event.lanes)[0]
@@ -219,7 +224,9 @@ class Sums:
             lanes = warps[late] * 32 + self.first_lane
             said = f"the warp of {self.naming.who(lanes[0])} issues a wgmma, {what}"
             self.naming.report("race", line, said, lanes, remedy=_FENCE)
-            self.fenced[warps] = np.iinfo(np.int64).max if (self.fenced[warps] == 0).all() else self.fenced[warps]
+            self.fenced[warps] = (
+                np.iinfo(np.int64).max if (self.fenced[warps] == 0).all() else self.fenced[warps]
+            )
 
     def use(self, step: Step, name: str | None, event, line: int, verb: str) -> None:
         held = self.of(step, name)

@@ -135,7 +135,12 @@ class Tiles(TileReports):
         taken = ordered & ~published & self.fenced_by(readers, time)
         late = ordered & ~published & ~taken & (fenced > 0)
         missing = ordered & ~published & ~taken & (fenced == 0)
-        for why, wrong in (("race", ~ordered), ("late", late), ("missing", missing), ("taken", taken)):
+        for why, wrong in (
+            ("race", ~ordered),
+            ("late", late),
+            ("missing", missing),
+            ("taken", taken),
+        ):
             if wrong.any():
                 at = int(np.argmax(wrong))
                 count = int(np.count_nonzero(wrong))
@@ -155,13 +160,21 @@ class Tiles(TileReports):
     def write(self, operation: Operation, chunks: np.ndarray) -> None:
         """A copy into shared memory: all who used the tile have to be done with it."""
         lane = operation.lane
-        users = [(self.copies, COPY), (self.stores, STORE), *((one, PRODUCT) for one in self.products)]
+        users = [
+            (self.copies, COPY),
+            (self.stores, STORE),
+            *((one, PRODUCT) for one in self.products),
+        ]
         for numbers, kind in users:
             for prior, where in self.under(numbers[chunks]):
                 if prior is not operation and not self.done_with(prior, kind, lane):
                     self.report_refill(operation, prior, int(chunks[where][0]))
         shadow = self.shared.shadow
-        for name, stamps in (("wrote", shadow.writer), ("read", shadow.reader), ("read", shadow.other)):
+        for name, stamps in (
+            ("wrote", shadow.writer),
+            ("read", shadow.reader),
+            ("read", shadow.other),
+        ):
             self.check_threads(operation, name, self.stamps(stamps, chunks), chunks)
         self.copies[chunks] = operation.number
         self.stores[chunks] = 0
@@ -220,7 +233,9 @@ class Tiles(TileReports):
             for numbers in self.products:
                 self.check_users(numbers[chunks], PRODUCT, access, context, lanes, flat)
 
-    def check_users(self, numbers, kind: str, access: Access, context: Context, lanes, flat) -> None:
+    def check_users(
+        self, numbers, kind: str, access: Access, context: Context, lanes, flat
+    ) -> None:
         if not np.count_nonzero(numbers):
             return
         for prior, where in self.under(numbers):
@@ -228,7 +243,9 @@ class Tiles(TileReports):
             if kind != STORE:  # a wait counts for its warp
                 known = np.isin(lanes[mine] >> 5, list(prior.known)) if prior.known else None
                 mine = mine if known is None else mine[~known]
-            who, first = np.unique(lanes[mine] if kind == STORE else lanes[mine] >> 5, return_index=True)
+            who, first = np.unique(
+                lanes[mine] if kind == STORE else lanes[mine] >> 5, return_index=True
+            )
             late = [
                 mine[at]
                 for one, at in zip(who.tolist(), first.tolist(), strict=True)

@@ -67,7 +67,9 @@ class ValueFlow:
         for one in function.body:
             root = one.opcode.split(".", 1)[0]
             if _is_product(one):
-                registers = {n for n in _names(one.operands[0], narrow) + self.left(one, narrow) if n}
+                registers = {
+                    n for n in _names(one.operands[0], narrow) + self.left(one, narrow) if n
+                }
                 holds |= registers
                 feeds |= registers
             elif root == "ld" and "param" not in one.opcode:
