@@ -109,7 +109,8 @@ KERNELS = {
     if (t == 0) SOURCE_READ;""", 128, 1,
     ),
     "changed in place": (
-        BEGIN.replace("ARRIVALS", "1") + """    if (t == 0) { expect(full, 2048); load(tile[0], x, 2048, full); }
+        BEGIN.replace("ARRIVALS", "1") + """
+    if (t == 0) { expect(full, 2048); load(tile[0], x, 2048, full); }
     wait(full, 0);
     tile[0][t].x += 1;
     FENCE;
@@ -212,8 +213,8 @@ KERNELS = {
     "a tile for the neighbour": (
         BEGIN.replace("ARRIVALS", "1") + """    unsigned rank, there, bar;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at(tile[1])), "r"(rank ^ 1));
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(bar) : "r"(at(full)), "r"(rank ^ 1));
+    asm volatile("mapa.shared::cluster.u32 %0, %2, %4; mapa.shared::cluster.u32 %1, %3, %4;"
+        : "=&r"(there), "=r"(bar) : "r"(at(tile[1])), "r"(at(full)), "r"(rank ^ 1));
     if (t == 0) expect(full, 2048);
     tile[0][t] = make_int4(rank, t, 0, 0);
     FENCE_ALL;

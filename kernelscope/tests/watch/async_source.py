@@ -45,7 +45,8 @@ __device__ void store(void* to, const void* from, int bytes) {
 __device__ u64 tile_of(const void* p) { return (at(p) & 0x3ffff) >> 4 | 8ull << 16 | 16ull << 32; }
 __device__ void multiply(float (&c)[4], u64 a, u64 b, int sum) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %6, 0;"
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, p, 1, 1, 0, 0; }"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5,"
+        " p, 1, 1, 0, 0; }"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "l"(a), "l"(b), "r"(sum));
 }
 __device__ void multiply(float (&c)[4], const unsigned (&a)[4], u64 b, int sum) {

@@ -1,4 +1,4 @@
-"""Registers of products, mbarriers and warp groups that are used in a wrong way, and the remedies."""
+"""Registers of products, mbarriers and warp groups used in a wrong way, and the remedies."""
 
 from functools import cache
 

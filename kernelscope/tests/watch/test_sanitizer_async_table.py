@@ -68,8 +68,8 @@ TABLE = [
     Row("global memory without a fence", "Wy; B; A0 | B; L", E, "without a fence.proxy.async"),
     Row("source overwritten", "B; Wy; A0 | L; B", E, "from which the bulk copy"),
     Row("source overwritten in order", "A0; Wy | L"),
-    Row("never waited for", "| L", E, "when its block may have ended"),
-    Row("never read", "W; F; B | B; S", E, "when its block may have ended"),
+    Row("never waited for", "| L", E, "when the block has ended"),
+    Row("never read", "W; F; B | B; S", E, "when the block has ended"),
 ]
 
 

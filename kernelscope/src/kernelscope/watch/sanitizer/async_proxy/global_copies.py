@@ -203,8 +203,8 @@ class GlobalCopies:
                 where = self.naming.element("global", met[0], 4)
                 me = operation.lane + order.first_lane
                 said = (
-                    f"the bulk copy that {self.naming.who(me)} starts {verb} {where.text}, to which "
-                    f"{prior.name} may still be writing"
+                    f"the bulk copy that {self.naming.who(me)} starts {verb} {where.text}, to "
+                    f"which {prior.name} may still be writing"
                 )
                 how = {"other_line": prior.line, "remedy": _WAIT}
                 self.naming.report("race", operation.line, said, np.array([me]), where, **how)
@@ -255,7 +255,10 @@ class GlobalCopies:
         verb = "reads" if access.kind == "load" else "writes"
         doing, remedy = ("writing", _WAIT) if kind == STORE else ("reading", _SOURCE)
         what = "to which" if kind == STORE else "from which"
-        said = f"{self.naming.who(lanes[0])} {verb} {where.text}, {what} {prior.name} may still be {doing}"
+        said = (
+            f"{self.naming.who(lanes[0])} {verb} {where.text}, {what} {prior.name} may still be "
+            f"{doing}"
+        )
         how = {"other_line": prior.line, "remedy": remedy}
         self.naming.report("race", context.line, said, lanes, where, **how)
 

@@ -14,9 +14,9 @@ from .fences import FenceLog
 from .operations import Operation
 
 ARRIVALS = (
-    "count what each phase gets: mbarrier.init names the arrivals, of all threads that arrive and of "
-    "each arrive.expect_tx, and expect_tx the bytes of all copies; who waits names the parity of the "
-    "phase, 0, 1, 0, ... from the init on"
+    "count what each phase gets: mbarrier.init names the arrivals, of all threads that arrive and "
+    "of each arrive.expect_tx, and expect_tx the bytes of all copies; who waits names the parity "
+    "of the phase, 0, 1, 0, ... from the init on"
 )
 Key = tuple[int, int]  # the block of the chunk that holds it, its byte address there
 

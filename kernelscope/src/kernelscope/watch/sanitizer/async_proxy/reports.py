@@ -17,10 +17,10 @@ FENCE_AND_MEET = (
 )
 _UNSEEN = {
     "race": ", and nothing orders the two",
-    "late": f": its {FENCE} comes behind the barrier that orders the two, and has to stand before it",
+    "late": f": its {FENCE} comes behind the barrier that orders the two, not before it",
     "missing": f" without a {FENCE} behind it: the asynchronous proxy need not see the write",
-    "taken": f"; a {FENCE} stands only in the thread that starts it, behind the barrier, and not in "
-    "the one that wrote, where NVIDIA's libraries have it",
+    "taken": f"; a {FENCE} stands only in the thread that starts it, behind the barrier, and not "
+    "in the one that wrote, where NVIDIA's libraries have it",
 }
 _RELEASE = (
     "let each reader arrive at an mbarrier when it is done with the tile, and the thread that "
@@ -69,7 +69,7 @@ class TileReports:
         if wait is None:
             remedy = (
                 f"wait for the phase first: mbarrier.try_wait.parity with parity {parity} at the "
-                "copy's mbarrier, in a loop, by each thread that reads, or by one and then a barrier"
+                "copy's mbarrier, by each thread that reads, or by one and then a barrier"
             )
             return "nothing orders it behind a wait for the copy's mbarrier", remedy
         said = (
@@ -77,7 +77,7 @@ class TileReports:
             f"the one before the copy's has ended; the copy belongs to a phase of parity {parity}"
         )
         remedy = (
-            f"wait for parity {parity}: phases count 0, 1, 0, ... from the mbarrier's init, one for "
+            f"wait for parity {parity}: phases are 0, 1, 0, ... from the mbarrier's init, one for "
             "each time that the tile is filled. If the old tile is meant, the copy is too early: "
             "let it wait until the readers have arrived at an mbarrier of their own"
         )
@@ -178,10 +178,10 @@ class TileReports:
         shared = [one for one in operation.told.accesses if one.space == "shared"][-1]
         where = self.naming.element("shared", int(shared.address[0]), 4)
         if operation.kind == COPY:
-            said = f"{where.text} is still to be written by {operation.name} when its block may have ended"
+            said = f"{operation.name} may still write to {where.text} when the block has ended"
             remedy = "let a thread of the block wait for the phase of its mbarrier before the end"
         else:
-            said = f"{where.text} is still to be read by {operation.name} when its block may have ended"
+            said = f"{operation.name} may still read {where.text} when the block has ended"
             remedy = (
                 "let the thread that started it end with cp.async.bulk.commit_group and "
                 "cp.async.bulk.wait_group.read 0: shared memory is gone with the block"

@@ -51,7 +51,7 @@ class Held:
 
 
 class Sums:
-    """The values of products of one chunk, warp by warp: the first active lane stands for a warp."""
+    """The values of products of one chunk; the first active lane of a warp stands for the warp."""
 
     def __init__(self, machine: MachineView, naming: Naming, flow: ValueFlow):
         self.machine, self.naming, self.flow = machine, naming, flow
@@ -261,9 +261,9 @@ class Sums:
             lanes = warps[changed] * 32 + self.first_lane
             prior = self.products[int(taken[changed][0])][0]
             said = (
-                f"the warp of {self.naming.who(lanes[0])} overwrites a variable whose registers the "
-                f"wgmma of line {prior} takes as A, and has not waited for it: safe only where the "
-                "compiler gives each value registers of its own"
+                f"the warp of {self.naming.who(lanes[0])} overwrites a variable, whose registers "
+                f"the wgmma of line {prior} takes as A, and has not waited for it: safe only where "
+                "the compiler gives each value registers of its own"
             )
             how = {"other_line": prior, "severity": "warning", "remedy": _OPERANDS}
             self.naming.report("race", line, said, lanes, **how)

@@ -157,7 +157,7 @@ class ChunkOrder:
         return between
 
     def settles(self, time, earlier, later) -> np.ndarray:
-        """(n,) bool: has anything ordered what `earlier` did at `time` before what `later` does now?
+        """(n,) bool: does what `later` does now come after what `earlier` did at `time`?
 
         Lanes counted through the chunk, of any of its blocks.
         """
