@@ -88,7 +88,7 @@ MISUSES = {
         "out-of-bounds",
         """asm volatile("{ .reg .b64 s; mbarrier.arrive.b64 s, [%0]; }" :: "l"(a) : "memory");""",
     ),
-    "no arrivals": ("divergent-barrier", "if (t == 0) start(&bar, b[0]);"),
+    "no arrivals": ("divergent-barrier", "__shared__ u64 own; if (t == 0) start(&own, b[0]);"),
     "dropped, and then a copy arrives": (
         "divergent-barrier",
         """__shared__ u64 own;

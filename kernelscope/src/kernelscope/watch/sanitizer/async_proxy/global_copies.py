@@ -12,7 +12,7 @@ from ..races.global_races import GlobalRaces
 from ..races.ordering import ChunkOrder
 from ..races.shadow import FIRST, TIME_SHIFT, lane_of, time_of
 from .fences import FenceLog
-from .operations import COPY, STORE, Operation
+from .operations import COPY, STORE, AsyncWork
 from .reports import FENCE
 
 _WORD = 2  # bits of an address inside a word
@@ -37,7 +37,7 @@ class GlobalCopies:
     operations: all of the launch, by number; fences: by lane through the grid.
     """
 
-    def __init__(self, races: GlobalRaces, operations: list[Operation], naming: Naming):
+    def __init__(self, races: GlobalRaces, operations: list[AsyncWork], naming: Naming):
         self.races, self.operations, self.naming = races, operations, naming
         self.fences = FenceLog()
         self.numbers: dict[str, np.ndarray] = {}  # kind -> number of the last one, by chunk
@@ -70,7 +70,7 @@ class GlobalCopies:
         return self.naming.element("global", self.races.address_of(unit), 4)
 
     @staticmethod
-    def overlaps(operation: Operation, address: int, size: int) -> bool:
+    def overlaps(operation: AsyncWork, address: int, size: int) -> bool:
         """Does it touch these bytes, or others of the same word only?"""
         for one in operation.told.accesses:
             if one.space == "global":
@@ -87,7 +87,7 @@ class GlobalCopies:
         relation = self.races.relation(stamps, later, _Now(order))
         return same | relation[0]
 
-    def over(self, operation: Operation, lane: int, order: ChunkOrder) -> bool:
+    def over(self, operation: AsyncWork, lane: int, order: ChunkOrder) -> bool:
         """Does what a lane does now come after the end of an operation?"""
         ended = operation.ended
         if not ended:
@@ -99,7 +99,7 @@ class GlobalCopies:
         return bool(self.ordered(stamps, lane, order).any())
 
     # -- operations -----------------------------------------------------------------------------
-    def issue(self, operation: Operation, order: ChunkOrder) -> None:
+    def issue(self, operation: AsyncWork, order: ChunkOrder) -> None:
         for access in operation.told.accesses:
             if access.space != "global" or not access.address.size:
                 continue
@@ -109,7 +109,7 @@ class GlobalCopies:
             else:
                 self.write(operation, words, units, order, access.kind)
 
-    def read(self, operation: Operation, words, units, order: ChunkOrder) -> None:
+    def read(self, operation: AsyncWork, words, units, order: ChunkOrder) -> None:
         self.check_stores(operation, words, order, "reads")
         writers = self.races.shadow.writer[units]
         fresh = writers >= FIRST
@@ -121,12 +121,16 @@ class GlobalCopies:
                 self.check_writers(operation, stamps, units[where], order)
         self.last(COPY)[words] = operation.number
 
-    def check_writers(self, operation: Operation, stamps, units, order: ChunkOrder) -> None:
+    def check_writers(self, operation: AsyncWork, stamps, units, order: ChunkOrder) -> None:
         fence = self.fences.first_after(time_of(stamps), lane_of(stamps))
         ordered = self.ordered(stamps, operation.lane, order)
         published = (fence > 0) & self.ordered(
             fence << TIME_SHIFT | lane_of(stamps) << 1, operation.lane, order
         )
+        me = operation.lane + order.first_lane
+        apart = lane_of(stamps) // self.races.per_block != me // self.races.per_block
+        own = self.fences.first_after(time_of(stamps), np.full(stamps.size, me))
+        published |= apart & (own > 0)  # between blocks a fence on either side is taken
         for wrong, end in (
             (~ordered, ", and nothing orders the two"),
             (ordered & ~published, f" without a {FENCE} behind it, before what orders the two: "
@@ -139,7 +143,6 @@ class GlobalCopies:
                     self.races.lines[int(time_of(stamps[at]))],
                 )
                 writer = int(lane_of(stamps[at]))
-                me = operation.lane + order.first_lane
                 said = (
                     f"the bulk copy that {self.naming.who(me)} starts reads {where.text}, which "
                     f"{self.naming.who(writer)} wrote on line {line}{end}"
@@ -148,7 +151,7 @@ class GlobalCopies:
                 how = {"other_line": line, "remedy": _LOAD_FENCE}
                 self.naming.report("race", operation.line, said, lanes, where, **how)
 
-    def write(self, operation: Operation, words, units, order: ChunkOrder, kind: str) -> None:
+    def write(self, operation: AsyncWork, words, units, order: ChunkOrder, kind: str) -> None:
         self.check_stores(operation, words, order, "writes", kind == "atomic")
         shadow = self.races.shadow
         for name, all_stamps in (("wrote", shadow.writer), ("read", shadow.reader)):
@@ -166,13 +169,13 @@ class GlobalCopies:
         self.last(STORE)[words] = operation.number
         self.mark(operation, operation.time, units)
 
-    def mark(self, operation: Operation, time: int, units) -> None:
+    def mark(self, operation: AsyncWork, time: int, units) -> None:
         """The destination counts as written by the thread that started the copy."""
         stamp = time << TIME_SHIFT | (operation.lane + operation.first_lane) << 1
         self.stamps.add(stamp)
         self.races.shadow.writer[units] = stamp
 
-    def complete(self, operation: Operation, time: int) -> None:
+    def complete(self, operation: AsyncWork, time: int) -> None:
         """The thread has waited for a copy out of shared memory."""
         for access in operation.told.accesses:
             if access.space == "global" and access.address.size:
@@ -209,7 +212,7 @@ class GlobalCopies:
                 how = {"other_line": prior.line, "remedy": _WAIT}
                 self.naming.report("race", operation.line, said, np.array([me]), where, **how)
 
-    def report_user(self, operation: Operation, name: str, stamp, unit: int, order) -> None:
+    def report_user(self, operation: AsyncWork, name: str, stamp, unit: int, order) -> None:
         where, line = self.element(unit), self.races.lines[int(time_of(stamp))]
         user, me = int(lane_of(stamp)), operation.lane + order.first_lane
         said = (
@@ -263,7 +266,7 @@ class GlobalCopies:
         self.naming.report("race", context.line, said, lanes, where, **how)
 
 
-def global_access(operation: Operation) -> Access:
+def global_access(operation: AsyncWork) -> Access:
     """The access of a bulk copy to global memory."""
     return next(one for one in operation.told.accesses if one.space == "global")
 

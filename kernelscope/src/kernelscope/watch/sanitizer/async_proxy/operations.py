@@ -14,7 +14,7 @@ _KINDS = {"mbarrier": COPY, "bulk_group": STORE, "wgmma_group": PRODUCT}
 
 
 @dataclass(eq=False)
-class Operation:
+class AsyncWork:
     """A bulk copy into shared memory, one out of it ("store"), or the product of a warp group.
 
     number: its place among all of the launch; lanes: those that issued it, counted through the

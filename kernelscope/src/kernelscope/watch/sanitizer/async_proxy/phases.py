@@ -11,7 +11,7 @@ from ..findings import Naming
 from ..races.context import Context
 from ..races.ordering import ChunkOrder
 from .fences import FenceLog
-from .operations import Operation
+from .operations import AsyncWork
 
 ARRIVALS = (
     "count what each phase gets: mbarrier.init names the arrivals, of all threads that arrive and "
@@ -44,7 +44,7 @@ class Mbarrier:
     waited: dict[int, dict[int, int]] = field(default_factory=dict)
     last: dict[int, Wait] = field(default_factory=dict)  # by warp
     asking: set[int] = field(default_factory=set)  # warps that found a phase not complete
-    copies: list[Operation] = field(default_factory=list)
+    copies: list[AsyncWork] = field(default_factory=list)
     started_for: set[int] = field(default_factory=set)  # warps whose copies may use it
 
 
@@ -147,7 +147,7 @@ class Phases:
         self.naming.report("race", line, said, lanes, where, **how)
 
     # -- what copies do -------------------------------------------------------------------------
-    def join(self, operation: Operation) -> None:
+    def join(self, operation: AsyncWork) -> None:
         """A copy counts its bytes in the present phase of its mbarrier."""
         found = self.sync(operation.told.mbarrier)
         if found is None:
@@ -157,7 +157,7 @@ class Phases:
         found.copies.append(operation)
         self.check_start(found, operation)
 
-    def leave(self, operation: Operation) -> None:
+    def leave(self, operation: AsyncWork) -> None:
         """The bytes of a copy are in place; the phase they were counted in may be a later one."""
         found = self.known.get(operation.told.mbarrier)
         operation.landed = True
@@ -169,7 +169,7 @@ class Phases:
             operation.ended = found.waited.setdefault(found.phase, {})
             operation.known.clear()
 
-    def check_start(self, found: Mbarrier, operation: Operation) -> None:
+    def check_start(self, found: Mbarrier, operation: AsyncWork) -> None:
         """Has the copy engine been told of the mbarrier's init, before the copy?"""
         if operation.lane >> 5 in found.started_for:
             return

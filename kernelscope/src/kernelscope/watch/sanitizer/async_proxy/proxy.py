@@ -10,10 +10,10 @@ from ..races.ordering import ChunkOrder
 from ..races.shared_races import SharedRaces
 from .gatherings import GroupGatherings
 from .global_copies import GlobalCopies
-from .operations import COPY, PRODUCT, STORE, Operation
+from .operations import COPY, PRODUCT, STORE, AsyncWork
 from .phases import Phases
 from .sums import Sums
-from .tiles import Tiles
+from .tiles import TileRules
 from .value_flow import ValueFlow
 
 _ROOTS = ("wgmma.", "cp.async.bulk", "cp.reduce.async.bulk", "mbarrier.", "setmaxnreg")
@@ -45,13 +45,13 @@ class AsyncProxy:
         self.machine, self.order, self.globals = machine, order, globals_
         self.operations = globals_.operations
         self.phases = Phases(machine, order, naming)
-        self.tiles = Tiles(machine, shared, order, self.phases, self.operations, naming)
+        self.tiles = TileRules(machine, shared, order, self.phases, self.operations, naming)
         self.sums = Sums(machine, naming, flow)
         self.gatherings = GroupGatherings(machine, naming)
         self.told: list[AsyncOperation] = []  # issued since the last instruction
         self.ends: list[tuple[AsyncOperation, bool]] = []  # (operation, is only its source read?)
-        self.known: dict[int, Operation] = {}  # by id of what was told of it, until its end
-        self.groups: dict[int, list[list[Operation]]] = {}  # of each warp: products by commit group
+        self.known: dict[int, AsyncWork] = {}  # by id of what was told of it, until its end
+        self.groups: dict[int, list[list[AsyncWork]]] = {}  # of each warp: products by commit group
         self.hung = False
 
     # -- instructions ---------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class AsyncProxy:
             per_block = 32 * self.machine.warps_per_block
             lanes = one.lanes[one.lanes // per_block == one.lanes[0] // per_block]
             number, first_lane = len(self.operations), self.machine.first_lane
-            operation = Operation(number, one, lanes, first_lane, line, time)
+            operation = AsyncWork(number, one, lanes, first_lane, line, time)
             self.operations.append(operation)
             self.known[id(one)] = operation
             if operation.kind == COPY:

@@ -7,7 +7,7 @@ from ..elements import Element
 from ..findings import Naming
 from ..races.context import Context
 from ..races.shadow import lane_of, time_of
-from .operations import COPY, PRODUCT, STORE, Operation
+from .operations import COPY, PRODUCT, STORE, AsyncWork
 from .phases import Phases
 
 FENCE = "fence.proxy.async"
@@ -52,14 +52,14 @@ class TileReports:
         lanes = np.atleast_1d(lanes) + self.first_lane
         self.naming.report("race", line, said, lanes, where, remedy=remedy, **how)
 
-    def subject(self, operation: Operation) -> str:
+    def subject(self, operation: AsyncWork) -> str:
         """Who reads, in a sentence."""
         if operation.kind == PRODUCT:
             return f"the wgmma of the warp group of {self.who(operation.lane)}"
         return f"the bulk copy that {self.who(operation.lane)} starts"
 
     # -- reads ----------------------------------------------------------------------------------
-    def phase_advice(self, prior: Operation, lane: int) -> tuple[str, str]:
+    def phase_advice(self, prior: AsyncWork, lane: int) -> tuple[str, str]:
         """(what a thread has waited for in place of a copy's phase, the remedy)."""
         parity = prior.phase & 1
         wait = None
@@ -83,7 +83,7 @@ class TileReports:
         )
         return said, remedy
 
-    def report_early(self, operation: Operation, prior: Operation, lane: int, chunk: int) -> None:
+    def report_early(self, operation: AsyncWork, prior: AsyncWork, lane: int, chunk: int) -> None:
         """An operation reads what a copy may still be writing."""
         why, remedy = self.phase_advice(prior, lane)
         where = self.element(chunk)
@@ -93,7 +93,7 @@ class TileReports:
         )
         self.tell(operation.line, said, lane, where, remedy, other_line=prior.line)
 
-    def report_unseen(self, operation: Operation, stamp, chunk: int, why: str, count: int) -> None:
+    def report_unseen(self, operation: AsyncWork, stamp, chunk: int, why: str, count: int) -> None:
         """An operation reads what threads have written, which it need not see; why: of _UNSEEN."""
         where, line = self.element(chunk), self.shared.lines[int(time_of(stamp))]
         writer = int(lane_of(stamp)) - self.first_lane
@@ -107,7 +107,7 @@ class TileReports:
         self.tell(operation.line, said, lanes, where, FENCE_AND_MEET, **how)
 
     # -- writes ---------------------------------------------------------------------------------
-    def report_refill(self, operation: Operation, prior: Operation, chunk: int) -> None:
+    def report_refill(self, operation: AsyncWork, prior: AsyncWork, chunk: int) -> None:
         """A copy into a tile that another operation may still be using."""
         where, remedy = self.element(chunk), _RELEASE
         what = f"{self.who(operation.lane)} starts a bulk copy into {where.text}"
@@ -126,7 +126,7 @@ class TileReports:
             said = f"{what}, to which {prior.name} may still be writing"
         self.tell(operation.line, said, operation.lane, where, remedy, other_line=prior.line)
 
-    def report_overwritten(self, operation: Operation, name: str, stamp, chunk: int) -> None:
+    def report_overwritten(self, operation: AsyncWork, name: str, stamp, chunk: int) -> None:
         """A copy into a tile that a thread has used, and nothing orders the two."""
         where, line = self.element(chunk), self.shared.lines[int(time_of(stamp))]
         user = int(lane_of(stamp)) - self.first_lane
@@ -140,7 +140,7 @@ class TileReports:
             remedy = FENCE_AND_MEET
         self.tell(operation.line, said, lanes, where, remedy, other_line=line)
 
-    def report_unfenced_write(self, operation: Operation, stamp, chunk: int) -> None:
+    def report_unfenced_write(self, operation: AsyncWork, stamp, chunk: int) -> None:
         """A copy over what a thread has written, without a fence between the proxies."""
         where, line = self.element(chunk), self.shared.lines[int(time_of(stamp))]
         writer = int(lane_of(stamp)) - self.first_lane
@@ -154,7 +154,7 @@ class TileReports:
 
     # -- accesses of threads --------------------------------------------------------------------
     def report_access(
-        self, prior: Operation, kind: str, access: Access, context: Context, lanes, place: int
+        self, prior: AsyncWork, kind: str, access: Access, context: Context, lanes, place: int
     ) -> None:
         """Threads read or write what an operation is using."""
         where = self.naming.element("shared", place % self.stride, access.size)
@@ -173,7 +173,7 @@ class TileReports:
             said += f"which {prior.name} may still be reading"
         self.tell(context.line, said, lanes, where, remedy, other_line=prior.line)
 
-    def report_exit(self, operation: Operation) -> None:
+    def report_exit(self, operation: AsyncWork) -> None:
         """A copy that is under way when its block ends."""
         shared = [one for one in operation.told.accesses if one.space == "shared"][-1]
         where = self.naming.element("shared", int(shared.address[0]), 4)

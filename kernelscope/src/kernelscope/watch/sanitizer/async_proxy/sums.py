@@ -13,7 +13,7 @@ import numpy as np
 from kernelscope.events import Access, InstructionEvent, MachineView
 
 from ..findings import Naming
-from .value_flow import Step, ValueFlow
+from .value_flow import ValueFlow, ValueStep
 
 _WAIT = (
     "put wgmma.wait_group before the first use of the sums, with as many newer groups left open as "
@@ -97,7 +97,7 @@ class Sums:
         if step is not None:
             getattr(self, step.kind)(step, event, line, time)
 
-    def of(self, step: Step, name: str | None, make: bool = False) -> Held | None:
+    def of(self, step: ValueStep, name: str | None, make: bool = False) -> Held | None:
         key = step.function, name
         found = self.registers.get(key)
         if found is None and make:
@@ -120,7 +120,7 @@ class Sums:
             parts = zip(vars(self.words).values(), vars(more).values(), strict=True)
             self.words = Held(*(np.concatenate(pair, axis=1) for pair in parts))
 
-    def load(self, step: Step, event: InstructionEvent, line: int, time: int) -> None:
+    def load(self, step: ValueStep, event: InstructionEvent, line: int, time: int) -> None:
         wanted = [
             (place, name)
             for place, name in enumerate(step.results)
@@ -142,7 +142,7 @@ class Sums:
             held = self.of(step, name, True)
             held.put(warps, self.words.product[at], self.words.time[at], at[1])
 
-    def store(self, step: Step, event: InstructionEvent, line: int, time: int) -> None:
+    def store(self, step: ValueStep, event: InstructionEvent, line: int, time: int) -> None:
         found = self.local(event)
         if found is None:
             for name in step.sources if self.open else ():
@@ -165,7 +165,7 @@ class Sums:
                 np.where(home == words, self.words.home[warps, words], 0),
             )
 
-    def move(self, step: Step, event: InstructionEvent, line: int, time: int) -> None:
+    def move(self, step: ValueStep, event: InstructionEvent, line: int, time: int) -> None:
         warps = self.warps_of(event.lanes)[0]
         for name, source in zip(step.results, step.sources, strict=True):
             held = self.of(step, source)
@@ -175,7 +175,7 @@ class Sums:
             elif self.of(step, name) is not None or (step.function, name) in self.flow.feeds:
                 self.of(step, name, True).put(warps, 0, time, -1)
 
-    def other(self, step: Step, event: InstructionEvent, line: int, time: int) -> None:
+    def other(self, step: ValueStep, event: InstructionEvent, line: int, time: int) -> None:
         if self.open:
             for name in step.sources:
                 self.use(step, name, event, line, "uses")
@@ -185,7 +185,7 @@ class Sums:
                 warps = self.warps_of(event.lanes)[0]
                 self.of(step, name, True).put(warps, 0, time, -1)
 
-    def product(self, step: Step, event: InstructionEvent, line: int, time: int) -> None:
+    def product(self, step: ValueStep, event: InstructionEvent, line: int, time: int) -> None:
         warps = self.warps_of(event.lanes)[0]
         shape = event.instruction.opcode.split("aligned.")[-1]
         number = len(self.products)
@@ -210,7 +210,7 @@ class Sums:
         self.issued[warps], self.open = number, True
 
     # -- findings -------------------------------------------------------------------------------
-    def check_fence(self, step: Step, warps: np.ndarray, line: int) -> None:
+    def check_fence(self, step: ValueStep, warps: np.ndarray, line: int) -> None:
         """Has the warp written registers of this product since its last wgmma.fence?"""
         late = self.fenced[warps] == 0
         what = "and no wgmma.fence lies before it"
@@ -228,7 +228,7 @@ class Sums:
                 np.iinfo(np.int64).max if (self.fenced[warps] == 0).all() else self.fenced[warps]
             )
 
-    def use(self, step: Step, name: str | None, event, line: int, verb: str) -> None:
+    def use(self, step: ValueStep, name: str | None, event, line: int, verb: str) -> None:
         held = self.of(step, name)
         if held is None:
             return

@@ -17,7 +17,7 @@ from ..races.ordering import ChunkOrder
 from ..races.shadow import FIRST, HOST, lane_of, time_of
 from ..races.shared_races import SharedRaces
 from .fences import FenceLog
-from .operations import COPY, PRODUCT, STORE, Operation, comes_after
+from .operations import COPY, PRODUCT, STORE, AsyncWork, comes_after
 from .phases import Phases
 from .reports import TileReports
 
@@ -25,7 +25,7 @@ _CHUNK = 4  # bits of an address inside a chunk
 _WARPS = 4  # of a group
 
 
-class Tiles(TileReports):
+class TileRules(TileReports):
     """The shared memory of a chunk of blocks, in chunks of 16 bytes.
 
     operations: all of the launch, by number; fences: those that tell the asynchronous proxy of
@@ -38,7 +38,7 @@ class Tiles(TileReports):
         shared: SharedRaces,
         order: ChunkOrder,
         phases: Phases,
-        operations: list[Operation],
+        operations: list[AsyncWork],
         naming: Naming,
     ):
         super().__init__(naming, phases, machine.first_lane)
@@ -67,14 +67,14 @@ class Tiles(TileReports):
         shift = _CHUNK - self.shared.shadow.shift
         return of[(chunks[:, None] << shift) + np.arange(1 << shift)]
 
-    def under(self, numbers: np.ndarray) -> Iterator[tuple[Operation, np.ndarray]]:
+    def under(self, numbers: np.ndarray) -> Iterator[tuple[AsyncWork, np.ndarray]]:
         """Each operation that is named, and where, (n,) bool."""
         for number in np.unique(numbers).tolist():
             if number:
                 yield self.operations[number], numbers == number
 
     # -- an operation begins --------------------------------------------------------------------
-    def issue(self, operation: Operation) -> None:
+    def issue(self, operation: AsyncWork) -> None:
         """Judge and note the accesses of an operation to shared memory."""
         self.any = True
         accesses = [one for one in operation.told.accesses if one.space == "shared"]
@@ -86,7 +86,7 @@ class Tiles(TileReports):
             else:
                 self.write(operation, chunks)
 
-    def read(self, operation: Operation, chunks: np.ndarray, own_rows: bool) -> None:
+    def read(self, operation: AsyncWork, chunks: np.ndarray, own_rows: bool) -> None:
         """own_rows: each warp of the group reads rows of its own, as of A."""
         readers = operation.lanes[:1]
         if operation.kind == PRODUCT:
@@ -157,7 +157,7 @@ class Tiles(TileReports):
             found &= (time < passed) & bool(fence)
         return found
 
-    def write(self, operation: Operation, chunks: np.ndarray) -> None:
+    def write(self, operation: AsyncWork, chunks: np.ndarray) -> None:
         """A copy into shared memory: all who used the tile have to be done with it."""
         lane = operation.lane
         users = [
@@ -182,7 +182,7 @@ class Tiles(TileReports):
         units = (chunks[:, None] << _CHUNK - shadow.shift) + np.arange(1 << _CHUNK - shadow.shift)
         shadow.writer[units] = HOST  # no thread wrote it; early accesses are judged here
 
-    def check_threads(self, operation: Operation, name: str, stamps, chunks) -> None:
+    def check_threads(self, operation: AsyncWork, name: str, stamps, chunks) -> None:
         """Accesses of threads to a tile before a copy into it."""
         fresh = stamps >= FIRST
         if not fresh.any():
@@ -200,7 +200,7 @@ class Tiles(TileReports):
             self.report_unfenced_write(operation, which[at], int(chunks[where[at]]))
 
     # -- an operation ends ----------------------------------------------------------------------
-    def over(self, prior: Operation, lane: int) -> bool:
+    def over(self, prior: AsyncWork, lane: int) -> bool:
         """Does what `lane` does now come after the end of an operation?"""
         if lane >> 5 not in prior.known:
             if not comes_after(prior.ended, lane, self.order, prior.kind != STORE):
@@ -208,7 +208,7 @@ class Tiles(TileReports):
             prior.known.add(lane >> 5)
         return True
 
-    def done_with(self, prior: Operation, kind: str, lane: int) -> bool:
+    def done_with(self, prior: AsyncWork, kind: str, lane: int) -> bool:
         """The same of the operation's use of the tile."""
         if kind != STORE:
             return self.over(prior, lane)

@@ -18,7 +18,7 @@ _WIDTH = {"b32", "f32", "u32", "s32", "f16x2", "b16", "u16", "s16", "f16"}
 
 
 @dataclass(frozen=True)
-class Step:
+class ValueStep:
     """The effect of one instruction on values of products.
 
     kind: "load", "store", "move", "product" or "other"; results, sources: registers in operand
@@ -54,7 +54,7 @@ class ValueFlow:
     """
 
     def __init__(self, source: SourceModule):
-        self.steps: dict[int, Step] = {}
+        self.steps: dict[int, ValueStep] = {}
         self.feeds: set[tuple[str, str]] = set()
         functions = source.module.functions.values()
         if any(_is_product(one) for function in functions for one in function.body):
@@ -97,23 +97,25 @@ class ValueFlow:
         a = product.operands[1]
         return _names(a, kept) if isinstance(a, Vector) else ()
 
-    def step(self, one: Instruction, function: str, holds, feeds) -> Step | None:
+    def step(self, one: Instruction, function: str, holds, feeds) -> ValueStep | None:
         parts, every = one.opcode.split("."), holds | feeds
         if _is_product(one):
-            return Step(function, "product", _names(one.operands[0], every), self.left(one, every))
+            return ValueStep(
+                function, "product", _names(one.operands[0], every), self.left(one, every)
+            )
         if parts[0] == "ld" and "param" not in parts:
             results = _names(one.operands[0], every)
-            return Step(function, "load", results, ()) if any(results) else None
+            return ValueStep(function, "load", results, ()) if any(results) else None
         if parts[0] == "st" and "param" not in parts:
-            return Step(function, "store", (), _names(one.operands[1], every))
+            return ValueStep(function, "store", (), _names(one.operands[1], every))
         if parts[0] == "mov" and len(one.operands) == 2:
             results, sources = _names(one.operands[0], every), _names(one.operands[1], every)
             alike = len(results) == len(sources) and all(sources)
             if any(results) and alike:
-                return Step(function, "move", results, sources)
+                return ValueStep(function, "move", results, sources)
         reads, writes = reads_and_writes(one)
         used, written = tuple(sorted(reads & holds)), tuple(sorted(writes & every))
-        return Step(function, "other", written, used) if used or written else None
+        return ValueStep(function, "other", written, used) if used or written else None
 
 
 _KNOWN: WeakKeyDictionary[SourceModule, ValueFlow] = WeakKeyDictionary()
