@@ -214,6 +214,18 @@ def test_copies_of_two_blocks_meet_in_global_memory():
     assert found.array == "x"
 
 
+def test_a_fence_between_proxies_is_none_between_threads():
+    """A flag behind fence.proxy.async alone publishes nothing."""
+    code = """    __shared__ __align__(16) int tile[4];
+    if (threadIdx.x == 0) { x[0] = 1; FENCE_ALL; atomicExch(x + 1, 1); }
+    if (threadIdx.x == 32) { while (!atomicAdd(x + 1, 0)) { } FENCE_ALL; out[0] = x[0]; }
+    if (threadIdx.x == 64) { tile[0] = 1; FENCE; store(x + 64, tile, 16); SOURCE_READ; }"""
+    (kernel,) = kernels_of((code,)).values()
+    found = check(kernel, block=96)
+    assert [(one.kind, one.severity) for one in found] == [("race", "error")], found
+    assert found[0].line_text.startswith("if (threadIdx.x == 32)")
+
+
 def test_boxes_that_are_added_up_do_not_meet():
     code = """    __shared__ __align__(128) int tile[64];
     tile[threadIdx.x] = 1; FENCE; __syncthreads();

@@ -53,6 +53,7 @@ class AsyncProxy:
         self.known: dict[int, AsyncWork] = {}  # by id of what was told of it, until its end
         self.groups: dict[int, list[list[AsyncWork]]] = {}  # of each warp: products by commit group
         self.hung = False
+        self.first = len(self.operations)  # number of the chunk's first operation
 
     # -- instructions ---------------------------------------------------------------------------
     def instruction(self, event: InstructionEvent, line: int, tick) -> None:
@@ -158,8 +159,8 @@ class AsyncProxy:
         """The chunk has ended."""
         self.phases.finish()
         self.gatherings.finish()
-        for operation in self.operations:
-            if operation is None or self.hung or operation.first_lane != self.machine.first_lane:
+        for operation in self.operations[self.first :]:
+            if self.hung or operation.first_lane != self.machine.first_lane:
                 continue
             over = operation.read if operation.kind == STORE else operation.ended
             if operation.kind != PRODUCT and not over:

@@ -156,14 +156,11 @@ class Sums:
             product, when, home = 0, time, -1
             if held is not None:
                 product, when, home = held.product[warps], held.time[warps], held.home[warps]
-            if self.open:
-                self.overwrite(warps, words, product, home, event, line)
-            self.words.put(
-                (warps, words),
-                product,
-                when,
-                np.where(home == words, self.words.home[warps, words], 0),
-            )
+            for word_of in (words + more for more in range(each)):  # two of a wide register
+                if self.open:
+                    self.overwrite(warps, word_of, product, home, event, line)
+                operand = np.where(home == word_of, self.words.home[warps, word_of], 0)
+                self.words.put((warps, word_of), product, when, operand)
 
     def move(self, step: ValueStep, event: InstructionEvent, line: int, time: int) -> None:
         warps = self.warps_of(event.lanes)[0]
@@ -190,7 +187,7 @@ class Sums:
         shape = event.instruction.opcode.split("aligned.")[-1]
         number = len(self.products)
         self.products.append((line, shape))
-        self.check_fence(step, warps, line)
+        self.check_fence(step, warps, line, time)
         for name in step.results:
             held = self.of(step, name, True)
             under = held.product[warps] > self.done[warps]
@@ -210,7 +207,7 @@ class Sums:
         self.issued[warps], self.open = number, True
 
     # -- findings -------------------------------------------------------------------------------
-    def check_fence(self, step: ValueStep, warps: np.ndarray, line: int) -> None:
+    def check_fence(self, step: ValueStep, warps: np.ndarray, line: int, time: int) -> None:
         """Has the warp written registers of this product since its last wgmma.fence?"""
         late = self.fenced[warps] == 0
         what = "and no wgmma.fence lies before it"
@@ -224,9 +221,7 @@ class Sums:
             lanes = warps[late] * 32 + self.first_lane
             said = f"the warp of {self.naming.who(lanes[0])} issues a wgmma, {what}"
             self.naming.report("race", line, said, lanes, remedy=_FENCE)
-            self.fenced[warps] = (
-                np.iinfo(np.int64).max if (self.fenced[warps] == 0).all() else self.fenced[warps]
-            )
+            self.fenced[warps[late]] = time  # further products are in order with this one
 
     def use(self, step: ValueStep, name: str | None, event, line: int, verb: str) -> None:
         held = self.of(step, name)
