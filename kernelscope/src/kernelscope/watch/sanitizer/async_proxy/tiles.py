@@ -214,6 +214,14 @@ class TileRules(TileReports):
             return self.over(prior, lane)
         return comes_after(prior.read, lane, self.order, False)
 
+    def all_done_with(self, prior: AsyncWork, kind: str, lanes: np.ndarray) -> np.ndarray:
+        """(n,) bool: the same for several lanes."""
+        if kind != STORE or lanes.size == 1 or not prior.read:
+            return np.array([self.done_with(prior, kind, lane) for lane in lanes.tolist()], bool)
+        ((reader, time),) = prior.read.items()
+        earlier, when = np.full(lanes.size, reader), np.full(lanes.size, time)
+        return (lanes == reader) | self.order.settles(when, earlier, lanes)
+
     # -- threads ------------------------------------------------------------------------------
     def access(self, access: Access, context: Context) -> None:
         """An access of threads, before the shadow learns of it."""
@@ -243,13 +251,8 @@ class TileRules(TileReports):
             if kind != STORE:  # a wait counts for its warp
                 known = np.isin(lanes[mine] >> 5, list(prior.known)) if prior.known else None
                 mine = mine if known is None else mine[~known]
-            who, first = np.unique(
-                lanes[mine] if kind == STORE else lanes[mine] >> 5, return_index=True
-            )
-            late = [
-                mine[at]
-                for one, at in zip(who.tolist(), first.tolist(), strict=True)
-                if not self.done_with(prior, kind, int(lanes[mine[at]]))
-            ]
-            if late:
+            _, first = np.unique(lanes[mine] >> 5 * (kind != STORE), return_index=True)
+            mine = mine[first]
+            late = mine[~self.all_done_with(prior, kind, lanes[mine])]
+            if late.size:
                 self.report_access(prior, kind, access, context, lanes[late], int(flat[late[0]]))
