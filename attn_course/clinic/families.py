@@ -53,23 +53,39 @@ def _blocks_of_keys(entry: str, p: Problem, c: Mapping[str, int]) -> Geometry:
     return Geometry(entry, (ceil_div(p.m, c["KEYS"]), p.n, p.bh), (c["THREADS"], 1, 1))
 
 
+def _block_a_tile(entry: str, p: Problem, c: Mapping[str, int]) -> Geometry:
+    return Geometry(entry, (ceil_div(p.n, 64), p.bh, 1), (160, 1, 1))
+
+
 def _warps_a_row(entry: str, p: Problem, c: Mapping[str, int]) -> Geometry:
     return Geometry(entry, (p.bh * p.n, 1, 1), (32, c["WARPS"], 1))
 
 
 # -- kernels ---------------------------------------------------------------------------------------
-def _clean(entry: str, computes: str, arguments: str, geometry, writes: str = "out") -> Step:
-    """A file of kernels/broken/clean, in no place of the course."""
+def _clean(entry: str, computes: str, arguments: str, geometry, writes="out", **more) -> Step:
+    """A file of kernels/broken/clean, in no place of the course; more: further fields of Step."""
     names = tuple(arguments.split())
-    return Step(0, f"broken/clean/{entry}", entry, computes, names, (writes,), geometry)
+    return Step(0, f"broken/clean/{entry}", entry, computes, names, (writes,), geometry, **more)
 
 
+_HOPPER = {"flags": ("-arch=sm_90a",)}
 _SCALED, _PV = "q k v out n m d scale", "p v out n m d"
 _CLEAN = (
     _clean("rows_online", FUSED, f"{_SCALED} causal", _block_a_row()),
     _clean("rows_atomic", FUSED, _SCALED, _block_a_row(_scores_of_a_row)),
     _clean("rows_buffered", PRODUCT, _PV, _block_a_row(_two_tiles_of_v)),
     _clean("rows_copied", PRODUCT, _PV, _block_a_row(_two_tiles_of_v)),
+    _clean("rows_bulk", PRODUCT, _PV, _block_a_row(_two_tiles_of_v), **_HOPPER),
+    _clean(
+        "scores_wgmma",
+        "s = q k^T",
+        "q k s n m d",
+        _block_a_tile,
+        "s",
+        dtypes=("float16",),
+        maps={"q": 64, "k": 64},
+        **_HOPPER,
+    ),
     _clean("output_register_tile", PRODUCT, _PV, _block_a_row()),
     _clean("output_register_array", PRODUCT, _PV, _thread_a_row),
     _clean("output_split", SUMS, _PV, _blocks_of_keys),

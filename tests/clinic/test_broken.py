@@ -12,6 +12,7 @@ from kernelscope.watch.sanitizer.findings import KINDS
 
 from attn_course import clinic
 from attn_course.clinic import Case, prepare
+from attn_course.clinic.families import clean_step
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.steps import FUSED, LADDER, Problem
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.system
 BROKEN = broken_kernels()
 # Extents that divide no tile, and the smallest of each.
 RAGGED = [Problem(1, 1, 1, 1), Problem(2, 5, 7, 3), Problem(3, 33, 18, 20), Problem(1, 18, 70, 35)]
+# The same for rows that bulk copies take, of a multiple of 16 bytes.
+BULK = [Problem(1, 1, 4, 8), Problem(2, 5, 12, 24), Problem(3, 70, 200, 40), Problem(1, 64, 64, 64)]
 STEPS = [step.path for step in LADDER if step.computes in FORMULAS and step.computes != FUSED]
 CLEAN = sorted({*clean_kernels(), *STEPS})
 # The kernels of tensor cores are examined in tests/kernels.
@@ -80,8 +83,11 @@ def test_twin_is_clean_where_the_defect_shows(broken):
     assert trial.judge().agrees, trial.judge().message
 
 
-@pytest.mark.parametrize("problem", RAGGED, ids=str)
-@pytest.mark.parametrize("path", CLEAN, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [(path, one) for path in CLEAN for one in (BULK if clean_step(path).flags else RAGGED)],
+    ids=lambda one: getattr(one, "stem", str(one)),
+)
 def test_clean_kernels_have_no_findings(path, problem):
     trial, findings = sanitize(path, Case(problem))
     assert findings == []

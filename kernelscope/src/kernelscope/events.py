@@ -237,6 +237,13 @@ class MachineView(ABC):
         """
 
     @abstractmethod
+    def mbarrier(self, block: int, address: int) -> tuple[int, int, int, int]:
+        """Return (pending arrivals, expected arrivals, pending bytes, parity of the phase).
+
+        Of an initialised mbarrier: block of the chunk, byte address in its shared memory.
+        """
+
+    @abstractmethod
     def by_space(self, addresses: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """Yield (space, places in `addresses`, addresses in that space) of generic addresses."""
 

@@ -25,6 +25,9 @@ class OneBlock(events.MachineView):
     def stored(self, instruction, access, lanes):
         return None
 
+    def mbarrier(self, block, address):
+        raise KeyError(address)
+
     def memory(self, space):
         return np.zeros({"global": 4096, "shared": 1024, "local": 0}[space], np.uint8)
 

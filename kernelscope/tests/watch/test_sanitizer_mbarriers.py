@@ -36,13 +36,23 @@ CLEAN = {
     "behind a barrier": """s[t] = a[t]; __syncthreads();
         if (t == 40) arrive(&bar);
         if (t == 0) { wait_parity(&bar, 0); b[0] = s[63]; }""",
+    "behind a barrier with a count": """s[t] = a[t];
+        asm volatile("bar.sync 1, 64;" ::: "memory");
+        if (t == 40) arrive(&bar);
+        if (t == 0) { wait_parity(&bar, 0); b[0] = s[63]; }""",
     "and then a barrier": """if (warp) { s[t] = a[t]; arrive(&bar); }
         else wait_parity(&bar, 0);
         __syncthreads(); b[t] = s[32 + t % 32];""",
     "copies": """copy(&s[t], a + t); follow(&bar); wait(&bar, arrive(&bar)); b[t] = s[63 - t];""",
     "global": "b[t] = a[t]; wait(&bar, arrive(&bar)); b[128 + t] = b[63 - t];",
 }
-COUNTS = {"handed over": 32, "one for its warp": 1, "behind a barrier": 1, "and then a barrier": 32}
+COUNTS = {
+    "handed over": 32,
+    "one for its warp": 1,
+    "behind a barrier": 1,
+    "behind a barrier with a count": 1,
+    "and then a barrier": 32,
+}
 RACES = {
     "no wait": "s[t] = a[t]; u64 x = arrive(&bar); b[t] = s[63 - t]; wait(&bar, x);",
     "written behind": "u64 x = arrive(&bar); s[t] = a[t]; wait(&bar, x); b[t] = s[63 - t];",
@@ -88,14 +98,15 @@ MISUSES = {
         "out-of-bounds",
         """asm volatile("{ .reg .b64 s; mbarrier.arrive.b64 s, [%0]; }" :: "l"(a) : "memory");""",
     ),
-    "no arrivals": ("divergent-barrier", "if (t == 0) start(&bar, b[0]);"),
+    "no arrivals": ("divergent-barrier", "__shared__ u64 own; if (t == 0) start(&own, b[0]);"),
     "dropped, and then a copy arrives": (
         "divergent-barrier",
-        """if (t == 0) { start(&back, 1); asm volatile("{ .reg .b64 s;"
-            " mbarrier.arrive_drop.shared.b64 s, [%0]; }" :: AT(&back) : "memory"); }
+        """__shared__ u64 own;
+        if (t == 0) { start(&own, 1); asm volatile("{ .reg .b64 s;"
+            " mbarrier.arrive_drop.shared.b64 s, [%0]; }" :: AT(&own) : "memory"); }
         __syncthreads(); copy(&s[t], a + t);
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: AT(&back) : "memory");
-        wait_parity(&back, 0);""",
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: AT(&own) : "memory");
+        wait_parity(&own, 0);""",
     ),
 }
 

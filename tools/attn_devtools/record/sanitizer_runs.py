@@ -17,6 +17,7 @@ from kernelscope.module import bind
 
 from attn_course import clinic
 from attn_course.clinic import Case
+from attn_course.clinic.families import clean_step
 from attn_course.folders import child_environment
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import FUSED, LADDER, Problem, Step
@@ -31,6 +32,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 BUILDS = {"optimised": "-lineinfo", "debug": "-G"}
 TIMEOUT_S = 90  # a divergent barrier may hang for good
 RAGGED = Case(Problem(2, 33, 37, 35))
+BULK = Case(Problem(2, 33, 36, 40))  # rows that bulk copies take
 # Of the kernels that do all of attention: rows that no vector load fits, several tiles of keys and
 # grouped heads under the causal mask, more queries than keys, so that some rows see none, and a
 # bias of each head, of which pairs are loaded. The 16-byte copies of 16-bit elements need a head
@@ -109,12 +111,17 @@ def clean_subjects() -> dict[str, Subject]:
         for path, step in steps.items()
         if step.computes == FUSED
     }
-    found = {name_of(path): Subject(path, cases.get(path, (RAGGED,))) for path in paths}
+    found = {name_of(path): Subject(path, cases.get(path, (case_of(path),))) for path in paths}
     for path in dict.fromkeys(step.path for step in LAYERS):
         steps_here = [step for step in LAYERS if step.path == path]
         launches = tuple(LayerRun(step, *tokens) for step in steps_here for tokens in TOKENS)
         found[name_of(path)] = Subject(path, launches)
     return found
+
+
+def case_of(path: Path) -> Case:
+    """The case of a clean kernel that does a part of attention."""
+    return BULK if clean_step(path).flags else RAGGED
 
 
 def exact_subject() -> dict[str, Subject]:

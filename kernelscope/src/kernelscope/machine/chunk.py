@@ -228,6 +228,15 @@ class Chunk:
             is None
         )
 
+    def missed_at_mbarrier(self) -> bool:
+        """Do lanes wait for phases of mbarriers that never end? As missed_in_grid()."""
+        if not (self.mbarriers.awaited >= 0).any():
+            return False
+        block = self.scheduler.spinning_at()
+        lanes = self.lanes.at(self.scheduler.spinning[0][1])
+        where = block.instance, placed_in(block)
+        return self.reports.fault("divergent-barrier", str(self.hang()), *where, lanes) is None
+
     def where(self, error: BaseException) -> str:
         """The source line of the instruction, or of the block, that an error has ended."""
         block, index = self.reports.block, line_of(error)

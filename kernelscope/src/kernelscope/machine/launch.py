@@ -217,7 +217,7 @@ class Run:
             if len(stalled) == count and self.memory.version == before:
                 if any([chunk.clock.leap() for chunk in stalled]):
                     continue
-                if not stalled[0].missed_in_grid():
+                if not (stalled[0].missed_in_grid() or stalled[0].missed_at_mbarrier()):
                     raise stalled[0].hang()
                 for chunk in stalled:
                     self.end_chunk(chunk)

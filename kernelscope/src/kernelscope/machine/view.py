@@ -6,6 +6,8 @@ import numpy as np
 from kernelscope.events import Access, CallSite, MachineView, MatrixProduct, PhaseUse
 from kernelscope.ptx.syntax import Immediate, Instruction, Register, Vector
 
+from .barriers.mbarriers import unpack_state
+
 
 class ChunkView(MachineView):
     """The MachineView of one Chunk."""
@@ -48,6 +50,11 @@ class ChunkView(MachineView):
     @property
     def local_bytes(self) -> int:
         return self._chunk.memory.local_size
+
+    def mbarrier(self, block: int, address: int) -> tuple[int, int, int, int]:
+        start = block * self._chunk.cluster.shared_stride + address
+        words = self._chunk.mbarriers.words[start >> 3 : (start >> 3) + 1]
+        return tuple(int(field[0]) for field in unpack_state(words))
 
     def by_space(self, addresses: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         return self._chunk.memory.space_parts(addresses)

@@ -20,6 +20,10 @@ from kernelscope.events import (
 )
 
 from ...errors import InputError, InputTypeError
+from .async_proxy.global_copies import GlobalCopies
+from .async_proxy.phases import ARRIVALS
+from .async_proxy.proxy import AsyncProxy, has_asynchronous, is_concerned, none_yet
+from .async_proxy.value_flow import ValueFlow, flow_of
 from .barriers import ALL_LANES, Gatherings
 from .elements import Array
 from .exits import Exits
@@ -52,6 +56,7 @@ class _ChunkState:
         self.copies = Copies(self.local.values)
         self.exits = Exits(machine, lanes, naming)
         self.gatherings = Gatherings(machine, naming, self.exits)
+        self.proxy: AsyncProxy | None = None
         self.lanes: list[LaneStamps] = []  # those of the last few events
 
     def lanes_of(self, lanes: np.ndarray) -> LaneStamps:
@@ -85,8 +90,9 @@ class Sanitizer(Observer):
     What it does not judge: an unset local variable that the compiler has replaced by a constant,
     where neither its warnings nor the source tell; what printf prints; a barrier that threads left
     the kernel before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's
-    headers; members of a struct that is passed by value, in the function that gets it; bulk copies;
-    unset sums of wgmma, where a predicate says whether it reads them.
+    headers; members of a struct that is passed by value, in the function that gets it; unset sums
+    of wgmma, where a predicate says whether it reads them. Bulk copies, products of warp groups
+    and their mbarriers are judged in `async_proxy`.
     `pointers` says which accesses that leave their array are found inside shared and local memory.
     In global memory an index finds nothing but its own array for 32 MiB around it.
 
@@ -103,7 +109,7 @@ class Sanitizer(Observer):
         self.uninitialised = tuple(uninitialised)
         self.found = Findings()
         self.launches = 0
-        self._traits: dict[int, tuple[object, InstructionTraits, str]] = {}  # by id
+        self._traits: dict[int, tuple[object, InstructionTraits, str, bool]] = {}  # by id
         self._reset()
 
     def _reset(self) -> None:
@@ -113,6 +119,8 @@ class Sanitizer(Observer):
         self._last_line = 0
         self._handshakes = Handshakes()
         self._pending: FaultEvent | None = None  # a refused access before its instruction
+        self._flow: ValueFlow | None = None  # of a program with asynchronous work
+        self._copies: GlobalCopies | None = None
 
     @property
     def findings(self) -> list[Finding]:
@@ -141,6 +149,7 @@ class Sanitizer(Observer):
         opcodes = {one.opcode for function in functions for one in function.body}
         self._has_fences = any(map(is_fence, opcodes))
         self._may_miss = Exits.concern(functions)
+        self._flow = flow_of(launch.source) if has_asynchronous(opcodes) else None
         self.found.source_lines, self.found.source = launch.source_lines, launch.source
         names = [b.name for b in launch.buffers if b.space == "global"]
         unknown = sorted(set(self.uninitialised) - set(names))
@@ -159,9 +168,16 @@ class Sanitizer(Observer):
         state = _ChunkState(machine, self._naming, self._lines, self._plan)
         state.shared.handshakes = self._handshakes
         self._chunks[machine] = state
+        if self._flow is not None:
+            if self._copies is None:
+                self._copies = GlobalCopies(self._global, none_yet(), self._naming)
+            parts = state.shared, state.order, self._naming, self._flow, self._copies
+            state.proxy = AsyncProxy(machine, *parts)
 
     def chunk_finished(self, machine: MachineView) -> None:
-        self._chunks.pop(machine, None)
+        state = self._chunks.pop(machine, None)
+        if state is not None and state.proxy is not None:
+            state.proxy.finish()
         self.found.event = None  # it holds the chunk's memory
 
     def launch_finished(self, launch: Launch) -> None:
@@ -171,19 +187,21 @@ class Sanitizer(Observer):
     # -- instructions ---------------------------------------------------------------------------
     def concerns(self, instruction) -> bool:
         known = self._traits.get(id(instruction)) or self._learn(instruction)
-        return not known[1].plain or self._plan is not None and self._plan.has(instruction)
+        return (
+            known[3] or not known[1].plain or self._plan is not None and self._plan.has(instruction)
+        )
 
     def instruction(self, event: InstructionEvent) -> None:
         known = self._traits.get(id(event.instruction)) or self._learn(event.instruction)
-        _, traits, header = known
+        _, traits, header, watched = known
         if self._may_miss:
             self._chunks[event.machine].exits.instruction(event)
         followed = self._plan is not None and self._plan.has(event.instruction)
-        if traits.parameter and not followed:
+        if traits.parameter and not (followed or watched):
             return
         if event.line:
             self._last_line = event.line
-        elif event.accesses or traits.meeting or traits.warp_barrier or followed:
+        elif event.accesses or traits.meeting or traits.warp_barrier or followed or watched:
             calls = set(event.machine.lines_of(event.instruction, event.lanes.size))
             if len(calls) == 1:
                 self._last_line = calls.pop() or self._last_line
@@ -195,6 +213,8 @@ class Sanitizer(Observer):
             self._accesses(event, traits)
         if registers is not None:
             registers.follow(event, self._last_line)
+        if watched:
+            self._chunks[event.machine].proxy.instruction(event, self._last_line, self._tick)
         if traits.plain or traits.parameter:
             return
         if traits.meeting or traits.warp_barrier:
@@ -243,11 +263,16 @@ class Sanitizer(Observer):
             state.shared.copies.follow(lanes, keys, self._tick())
         state.order.arrive_at_phase(lanes, keys, self._tick())
 
-    def _learn(self, instruction) -> tuple[object, InstructionTraits, str]:
-        """What an instruction is, and its place in a header that the kernel includes, or ""."""
+    def _learn(self, instruction) -> tuple[object, InstructionTraits, str, bool]:
+        """What an instruction is, its place in a header that the kernel includes, or "", and
+        whether it matters to asynchronous work.
+        """
         header = self._naming.launch.source.place_in_header(instruction.position)
         traits = InstructionTraits.of(instruction, self._bounds.origins.values)
-        known = self._traits[id(instruction)] = (instruction, traits, header)
+        watched = self._flow is not None and (
+            is_concerned(instruction.opcode) or id(instruction) in self._flow.steps
+        )
+        known = self._traits[id(instruction)] = (instruction, traits, header, watched)
         return known
 
     def _tick(self) -> int:
@@ -280,6 +305,8 @@ class Sanitizer(Observer):
             )
             if strong:
                 self._publish(access, state, time, self._may_lock(event, traits), traits)
+            if state.proxy is not None:
+                state.proxy.access(access, context, event.instruction.opcode)
             if is_global:
                 self._global.access(access, context)
                 copies = state.shared.copies
@@ -390,7 +417,14 @@ class Sanitizer(Observer):
             newer = int(event.instruction.operands[0].value)
         self._chunks[event.machine].shared.copies.wait(event.lanes, newer, self._tick())
 
+    def async_issued(self, operation: AsyncOperation, machine: MachineView) -> None:
+        self._chunks[machine].proxy.told.append(operation)
+
+    def async_read(self, operation: AsyncOperation, machine: MachineView) -> None:
+        self._chunks[machine].proxy.ends.append((operation, True))
+
     def async_completed(self, operation: AsyncOperation, machine: MachineView) -> None:
+        self._chunks[machine].proxy.ends.append((operation, False))
         for access in operation.accesses:
             if access.space == "shared" and access.kind != "load":
                 self._chunks[machine].shared.deliver(access)
@@ -439,6 +473,11 @@ class Sanitizer(Observer):
         remedy = ALL_LANES if missed else ""
         if GRID_BARRIER in event.message:
             remedy = "let all blocks of the grid reach grid.sync(), or none"
+        if event.kind == "divergent-barrier" and "mbarrier" in event.message:
+            remedy = ARRIVALS
+            for state in self._chunks.values():
+                if state.proxy is not None:
+                    state.proxy.hung |= " hangs " in event.message
         place, called = (event.array, event.index), self.found.calls({event.call_line} - {line})
         self.found.event = None  # that of another instruction
         finding = Finding(event.kind, line, event.message, threads, *place, remedy=remedy)

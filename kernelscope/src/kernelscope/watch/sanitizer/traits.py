@@ -63,8 +63,8 @@ class InstructionTraits:
             waits=reads_flag and values.waits(instruction),
             updates=reads_flag and values.returns_to_memory(instruction),
             in_place=reads_flag and values.updates_in_place(instruction),
-            fence=root in ("membar", "fence") and not block_only,
-            block_fence=root in ("membar", "fence"),
+            fence=_is_memory_fence(parts) and not block_only,
+            block_fence=_is_memory_fence(parts),
             releases=is_access and ("release" in parts or "acq_rel" in parts),
             acquires=is_access and ("acquire" in parts or "acq_rel" in parts),
             meeting=opcode.startswith(MEETINGS),
@@ -76,11 +76,16 @@ class InstructionTraits:
         )
 
 
+def _is_memory_fence(parts: list[str]) -> bool:
+    """Not those between proxies, nor that for the start of mbarriers, which order no data."""
+    return parts[0] in ("membar", "fence") and parts[1] not in ("proxy", "mbarrier_init")
+
+
 def is_fence(opcode: str) -> bool:
     """Is this a fence of any scope, or an access that acts as one?"""
     root, *parts = opcode.split(".")
     if root in ("membar", "fence"):
-        return True
+        return _is_memory_fence([root, *parts])
     ordered = any(part in ("acquire", "release", "acq_rel") for part in parts)
     return ordered and root in ("atom", "red", "st", "ld")
 

@@ -198,12 +198,24 @@ class MbarrierPhases:
                 warps = np.unique(lanes[keys == key] >> 5)
                 self.after[warps] = np.maximum(self.after[warps], self.arrived[key])
 
-    def meet(self, lanes: np.ndarray) -> None:
-        """Warps of each block have met at a barrier, and know what any of them knows."""
+    def meet(self, lanes: np.ndarray, time: int) -> None:
+        """Warps of each block have met at a barrier: each comes after all that any of them did,
+        and after what any of them knows.
+        """
         warps = np.unique(lanes >> 5)
         for block in np.unique(warps // self.per_block).tolist():
             mine = warps[warps // self.per_block == block]
-            self.after[mine] = self.after[mine].max(axis=0)
+            known = self.after[mine].max(axis=0)
+            known[mine] = time
+            self.after[mine] = known
+
+    def begin(self, named: NamedBarriers) -> None:
+        """Take over what warps know of each other by barriers with a count."""
+        for block in range(len(self.after) // self.per_block):
+            warps = np.arange(self.per_block)
+            rows = named.meetings.comes_after(warps + 32 * block)[:, : self.per_block]
+            mine = warps + self.per_block * block
+            self.after[np.ix_(mine, mine)] = np.maximum(rows, named.meetings.whole[block])
 
     def orders(self, time: np.ndarray, earlier: np.ndarray, later: np.ndarray) -> np.ndarray:
         """(n,) bool as Meetings has it, for lanes of the chunk."""

@@ -52,7 +52,7 @@ class ChunkOrder:
         own orders those who took part.
         """
         if self.phases is not None:
-            self.phases.meet(np.concatenate([lanes for _, lanes in arrivals]))
+            self.phases.meet(np.concatenate([lanes for _, lanes in arrivals]), time)
         if self.publications.single.fresh:
             self.publications.barrier(np.concatenate([lanes for _, lanes in arrivals]), time)
         counted = any(len(instruction.operands) > 1 for instruction, _ in arrivals)
@@ -89,6 +89,8 @@ class ChunkOrder:
         """
         if self.phases is None:
             self.phases = MbarrierPhases(self.lanes, self.per_block)
+            if self.named is not None:
+                self.phases.begin(self.named)
         passed = np.full(lanes.size, self.passed_by_all)
         if self.passed is not None:
             passed = self.passed[lanes] if self.released is None else passed * 0
@@ -153,6 +155,21 @@ class ChunkOrder:
             between &= time < self.released[earlier]
             between &= self.named.orders(time, earlier, later)
         return between
+
+    def settles(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool: does what `later` does now come after what `earlier` did at `time`?
+
+        Lanes counted through the chunk, of any of its blocks.
+        """
+        inside = earlier // self.per_block == later // self.per_block
+        ordered = self.barrier_orders(time, earlier, later) & inside
+        ordered |= self.warp_orders(time, earlier, later) | self.cluster_orders(
+            time, earlier, later
+        )
+        ordered |= self.phase_orders(time, earlier, later)
+        if not ordered.all():
+            ordered |= self.publications.relation(time, earlier, later)[0]
+        return ordered
 
     def warp_orders(self, time, earlier, later) -> np.ndarray:
         """(n,) bool: did __syncwarp() come between, directly or over other lanes of the warp?"""
