@@ -19,6 +19,7 @@ from ..isa import atomics
 from .bulk_copies import bulk_line
 from .operand_forms import VECTORS
 from .operands import OperandText, code_of, type_of
+from .tensor_maps import copied_map_line, replacement
 
 _TEXTURES_REFUSED = {  # word of an opcode -> what it is of
     "3d": "textures of three dimensions",
@@ -257,6 +258,13 @@ class MemoryLines(OperandText):
         if len(rest) > 1 or rest and not hinted:
             return self.read(rest[0], "u32")
         return available
+
+    def _tensormap(self, instruction: Instruction) -> str:
+        self.need(90)
+        if "cp_fenceproxy" in instruction.opcode:
+            return copied_map_line(self, instruction)
+        space = memory_space(instruction.opcode)
+        return self.call("memory.store", instruction, *replacement(self, instruction, space))
 
     # -- textures -------------------------------------------------------------------------------
     def _tex(self, instruction: Instruction) -> str:
