@@ -108,7 +108,7 @@ def _missing(found: np.void) -> Iterator[str]:
     for name in ("global_address", "rank", "elemtype"):
         if not found[REPLACED[name].field]:
             yield name
-    axes = min(int(found["axes"]), MOST_AXES)
+    axes = int(found["axes"]) if found["axes"] <= MOST_AXES else 0
     for name in ("box_dim", "global_dim", "global_stride", "element_stride"):
         first = int(name == "element_stride")  # which the innermost axis has no use for
         last = axes - (name == "global_stride")
