@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 from kernelscope import RawModule, Sanitizer, observe
-from kernelscope.errors import SimulatorError, UnsupportedKernel
+from kernelscope.errors import InputError, SimulatorError, UnsupportedKernel
+from kernelscope.machine.launch import Run
+from kernelscope.machine.speed import workers
+from kernelscope.tensor_map.fields import MAP_FIELDS, unpacked
 
 CODE = r"""
 // kernelscope: sm_90a
@@ -85,12 +88,15 @@ FIELDS = np.dtype(
 KINDS = {"u1": (0, 1), "u2": (1, 2), "i8": (5, 3), "f2": (6, 1), "f4": (7, 3), "f8": (9, 2)}
 
 
-def launch(x, fields, first, size, fill=0, swizzle=0, elemtype=7, lanes=32, blocks=1, **macros):
-    """The bytes of the box at `first` that each block finds."""
-    macros |= {"ELEMTYPE": elemtype, "SWIZZLE": swizzle, "FILL": fill}
-    macros.setdefault("INTERLEAVE", 0)
+def kernel_of(elemtype=7, swizzle=0, fill=0, **macros):
+    """The kernel whose map has these modes."""
+    macros = {"ELEMTYPE": elemtype, "SWIZZLE": swizzle, "FILL": fill, "INTERLEAVE": 0} | macros
     options = tuple(f"-D{name}={value}" for name, value in macros.items())
-    kernel = RawModule(CODE, options=options, backend="simulator").get_function("box")
+    return RawModule(CODE, options=options, backend="simulator").get_function("box")
+
+
+def launch(kernel, x, fields, first, size, lanes=32, blocks=1):
+    """The bytes of the box at `first` that each block finds."""
     out, maps = np.full((blocks, size), 77, np.uint8), np.zeros(16 * blocks, np.uint64)
     numbers = map(np.int32, (*first, size, lanes))
     kernel((blocks,), (32,), (x.view(np.uint8), fields, maps, *numbers, out))
@@ -118,10 +124,11 @@ def test_a_box_of_a_map_that_each_block_makes(dtype, space):
     width = row // x.itemsize
     padded = np.zeros((5 + 4, 11 + 8, 96 + width), dtype)
     padded[:5, 3 : 3 + 11, :96] = x
+    kernel = kernel_of(elemtype, swizzle, **space)
     first = 96 - width // 2, -3, 2  # beyond the end along one axis, before the start of another
     with observe(Sanitizer()) as seen:
         fields = fields_of(x, (width, 7, 3), (1, 2, 1))
-        found = launch(x, fields, first, row * 12, 0, swizzle, elemtype, blocks=3, **space)
+        found = launch(kernel, x, fields, first, row * 12, blocks=3)
     wanted = padded[2 : 2 + 3, 0:7:2, first[0] : first[0] + width]
     for one in unswizzled(found, row):
         np.testing.assert_array_equal(one.view(dtype).reshape(3, 4, width), wanted)
@@ -130,20 +137,32 @@ def test_a_box_of_a_map_that_each_block_makes(dtype, space):
 
 def test_numbers_outside_are_nan_where_the_fill_mode_says_so():
     x = np.ones((2, 2, 8), np.float32)
-    (found,) = launch(x, fields_of(x, (8, 2, 1)), (4, 0, 1), 64, fill=1)
+    (found,) = launch(kernel_of(fill=1), x, fields_of(x, (8, 2, 1)), (4, 0, 1), 64)
     found = found.view(np.float32).reshape(2, 8)
     assert (found[:, :4] == 1).all() and np.isnan(found[:, 4:]).all()
 
 
+def test_processes_share_a_launch_whose_blocks_make_maps(monkeypatch):
+    monkeypatch.setattr(workers, "_WORTH_SECONDS", 0)
+    monkeypatch.setattr(Run, "most_blocks", 10)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    x = np.random.default_rng(4).normal(size=(2, 3, 32)).astype(np.float32)
+    fields, kernel = fields_of(x, (16, 1, 1)), kernel_of()
+    for count in ("1", "2"):  # the first launch learns that maps are written and read
+        monkeypatch.setenv(workers.WORKERS, count)
+        found = launch(kernel, x, fields, (4, 2, 1), 64, blocks=60)
+        np.testing.assert_array_equal(found.view(np.float32), np.tile(x[1, 2, 4:20], (60, 1)))
+    assert not kernel.module.program().executable("box").alone
+
+
 WRONG = {
-    "no address": ({"address": 0}, {}, "that lacks global_address"),
-    "no rank": ({"axes": 0}, {}, r"that lacks rank\. Set each field with tensormap.replace, and"),
+    "no address": ({"address": 0}, {}, r"lacks global_address\. Set each field with tensormap.rep"),
     "no box": ({"box": (8, 0, 2)}, {}, r"that lacks box_dim 1\."),
     "no sizes": ({"sizes": 0}, {}, "that lacks global_dim 0, global_dim 1, global_dim 2"),
     "no strides": ({"strides": (0, 64)}, {}, r"that lacks global_stride 0\."),
     "no steps": ({"steps": (0, 1, 0)}, {}, r"that lacks element_stride 2\."),
-    "six axes": ({"axes": 6}, {}, "cannot use: its rank is 5 and its elemtype 7"),
-    "two axes": ({"axes": 2}, {}, "of 2 axes, with 3 coordinates"),
+    "six axes": ({"axes": 6}, {}, "cannot use: its rank is 5, of 6 axes; it has 1 to 5"),
+    "two axes": ({"axes": 2}, {}, "a tensor map of 2 axes, with 3 coordinates"),
     "an odd address": ({"address": 5}, {}, r"its global_address is 0x[0-9a-f]+4, no multiple of"),
     "a wide box": ({"box": (8, 300, 2)}, {}, r"its box_dim are \[8, 300, 2\]; each must be 1 to"),
     "a long step": ({"steps": (1, 9, 1)}, {}, r"its element_stride are \[9, 1\]; each must be 1"),
@@ -162,8 +181,18 @@ def test_a_map_that_cannot_be_used_is_named(what):
     fields = fields_of(x, (8, 2, 2))
     for name, value in changes.items():
         fields[name] = value
+    lanes = settings.get("lanes", 32)
+    kernel = kernel_of(**{name: value for name, value in settings.items() if name != "lanes"})
     with pytest.raises(SimulatorError, match=f"box at .*{message}"):
-        launch(x, fields, (0, 0, 0), 128, **settings)
+        launch(kernel, x, fields, (0, 0, 0), 128, lanes)
+
+
+def test_bytes_that_no_field_can_have_are_no_map():
+    for field, value in (("kind", 13), ("swizzle", 16), ("fill", 2), ("none", 1), ("magic", 5)):
+        image = np.zeros(1, MAP_FIELDS)
+        image["address"], image[field] = 4096, value
+        with pytest.raises(InputError, match="that kernelscope.TensorMap has not made"):
+            unpacked(image.tobytes())
 
 
 @pytest.mark.parametrize(
@@ -177,4 +206,4 @@ def test_a_map_that_cannot_be_used_is_named(what):
 def test_modes_that_are_not_simulated(settings, message):
     x = np.ones((2, 2, 8), np.float32)
     with pytest.raises(UnsupportedKernel, match=message):
-        launch(x, fields_of(x, (8, 2, 2)), (0, 0, 0), 128, **settings)
+        launch(kernel_of(**settings), x, fields_of(x, (8, 2, 2)), (0, 0, 0), 128)

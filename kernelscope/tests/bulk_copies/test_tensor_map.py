@@ -86,7 +86,7 @@ def test_the_image_holds_axes_from_the_innermost_on():
     )
     assert described.image.dtype == "V128" and described.image is described.image
     (found,) = described.image.view(MAP_FIELDS)
-    assert found["axes"] == 3 and found["swizzle"] == 64 and found["fill"] == 1
+    assert found["rank"] == 2 and found["swizzle"] == 64 and found["fill"] == 1
     assert found["sizes"][:3].tolist() == [48, 30, 4]
     assert found["strides"][:2].tolist() == [256, 256 * 40]
     assert found["box"][:3].tolist() == [16, 6, 2] and found["step"][:3].tolist() == [1, 4, 1]

@@ -25,6 +25,14 @@ def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constex
     c_tiles.store([row, column], sums)
 
 
+@triton.jit
+def increased(x, out, N, B: tl.constexpr):
+    source = tl.make_tensor_descriptor(x, [N], [1], [B])
+    target = tl.make_tensor_descriptor(out, [N], [1], [B])
+    at = tl.program_id(0) * B
+    target.store([at], source.load([at]) + 1)
+
+
 def uses_hopper(totals) -> bool:
     """Have products of warp groups and copies by TMA been counted?"""
     return totals["wgmma_shared_bytes"] > 0 and totals["bulk_copy_requests"] > 0
@@ -41,6 +49,13 @@ def test_product_of_tiles_by_tensor_maps(dtype, width):
         run(product, grid, a, b, c, *sizes, BM=64, BN=width, BK=width, target="sm_90")
     assert_close(c, a.astype(np.float64) @ b.astype(np.float64))
     assert uses_hopper(seen.totals)
+
+
+def test_bytes_along_one_axis():
+    """Triton leaves both fields, rank and type, at the zeros that the map starts with."""
+    x, out = np.arange(100, dtype=np.int8), poisoned(100, dtype="int8")
+    run(increased, (2,), x, out, 100, B=64, target="sm_90")
+    assert (out == x + 1).all()
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,11 @@ class Encoding:
             )
         image = np.zeros(1, MAP_FIELDS)
         count = len(self.extents)
-        image["magic"], image["address"], image["axes"] = MAGIC, self.address, count
+        image["magic"], image["address"], image["rank"] = MAGIC, self.address, count - 1
         image["strides"][0, : count - 1] = self.strides
         image["sizes"][0, :count] = self.extents
         image["box"][0, :count], image["step"][0, :count] = self.box, self.steps
-        image["kind"] = KINDS.index(self.kind) + 1
+        image["kind"] = KINDS.index(self.kind)
         image["swizzle"], image["fill"] = self.swizzle, FILLS.index(self.fill)
         return image.view(np.uint8)
 

@@ -1,7 +1,8 @@
 """The simulator's 128 bytes of a tensor map, field by field.
 
-A kernel may fill zeroed bytes with `tensormap.replace`: each field has a place of its own, in which
-zero says that nothing has set it, where the field needs a value.
+A kernel may fill zeroed bytes with `tensormap.replace`: each field has a place of its own. Zero
+stands for one axis, bytes, no swizzle and zeros outside, which Triton does not set; in the other
+fields it says that nothing has set them.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ ELEMENTS = {
     "tfloat32_ftz": (12, 4),
 }
 KINDS = tuple(ELEMENTS)
-# Axes from the innermost one on. kind: the place in KINDS, from 1 on.
+# Axes from the innermost one on. rank: axes less 1; kind: the place in KINDS; swizzle: bytes.
 MAP_FIELDS = np.dtype(
     {
-        "names": "magic address strides sizes box step axes kind swizzle fill none".split(),
+        "names": "magic address strides sizes box step rank kind swizzle fill none".split(),
         "formats": ["u8", "u8", ("u8", 4), ("u8", 5), ("u4", 5), ("u2", 5), "u2", *["u1"] * 4],
         "offsets": [0, 8, 16, 48, 88, 108, 118, 120, 121, 122, 123],
         "itemsize": MAP_BYTES,
@@ -54,25 +55,24 @@ class Replaced:
     """A field of `tensormap.replace`.
 
     field: of MAP_FIELDS; kind: the PTX type of the value; places: numbers of the axes that it takes
-    (0: none); added: to the value; values: what the values of a literal stand for, None: any value.
+    (0: none); values: what the values of a literal stand for, None: any value.
     """
 
     field: str
     kind: str = "b32"
     places: int = 0
-    added: int = 0
     values: tuple[int, ...] | None = None
 
 
 _PTX_KINDS = (*KINDS[:8], "float32_ftz", "float64", "bfloat16", *KINDS[11:])  # by their number
 REPLACED = {
     "global_address": Replaced("address", "b64"),
-    "rank": Replaced("axes", added=1),
+    "rank": Replaced("rank"),
     "box_dim": Replaced("box", places=5),
     "global_dim": Replaced("sizes", places=5),
     "global_stride": Replaced("strides", "b64", places=4),
     "element_stride": Replaced("step", places=5),
-    "elemtype": Replaced("kind", values=tuple(KINDS.index(one) + 1 for one in _PTX_KINDS)),
+    "elemtype": Replaced("kind", values=tuple(KINDS.index(one) for one in _PTX_KINDS)),
     "swizzle_mode": Replaced("swizzle", values=SWIZZLES),
     "fill_mode": Replaced("fill", values=(0, 1)),
     "interleave_layout": Replaced("none", values=(0,)),
@@ -86,7 +86,7 @@ def unpacked(image: bytes) -> np.void:
     Raises InputError for bytes that the copy engine cannot use, which says "that ..." of the map.
     """
     (found,) = np.frombuffer(image, MAP_FIELDS)
-    if found["magic"] not in (0, MAGIC) or not any(image):
+    if found["magic"] not in (0, MAGIC) or not any(image) or _is_no_map(found):
         raise InputError(
             "that kernelscope.TensorMap has not made. Pass a TensorMap as a parameter `const "
             "__grid_constant__ Map map` of 128 bytes aligned to 64, and name its address"
@@ -103,12 +103,17 @@ def unpacked(image: bytes) -> np.void:
     return found
 
 
+def _is_no_map(found: np.void) -> bool:
+    """Has a field a value that neither TensorMap nor a kernel can have given it?"""
+    modes = found["kind"] >= len(KINDS) or found["fill"] >= len(FILLS) or found["none"] != 0
+    return modes or found["swizzle"] not in SWIZZLES or (found["sizes"] > MOST_EXTENT).any()
+
+
 def _missing(found: np.void) -> Iterator[str]:
     """The names of fields without a value, as PTX has them."""
-    for name in ("global_address", "rank", "elemtype"):
-        if not found[REPLACED[name].field]:
-            yield name
-    axes = int(found["axes"]) if found["axes"] <= MOST_AXES else 0
+    if not found["address"]:
+        yield "global_address"
+    axes = int(found["rank"]) + 1 if found["rank"] < MOST_AXES else 0
     for name in ("box_dim", "global_dim", "global_stride", "element_stride"):
         first = int(name == "element_stride")  # which the innermost axis has no use for
         last = axes - (name == "global_stride")
@@ -119,11 +124,10 @@ def _missing(found: np.void) -> Iterator[str]:
 
 def _problems(found: np.void) -> Iterator[str]:
     """What is wrong with fields that all have a value."""
-    axes, kind = int(found["axes"]), int(found["kind"])
-    if axes > MOST_AXES or kind > len(KINDS):
-        yield f"its rank is {axes - 1} and its elemtype {kind - 1}"
+    axes, name = int(found["rank"]) + 1, KINDS[found["kind"]]
+    if axes > MOST_AXES:
+        yield f"its rank is {axes - 1}, of {axes} axes; it has 1 to {MOST_AXES}"
         return
-    name = KINDS[kind - 1]
     box, step, strides = found["box"][:axes], found["step"][1:axes], found["strides"][: axes - 1]
     row, swizzle = int(box[0]) * ELEMENTS[name][1], int(found["swizzle"])
     if found["address"] % ALIGNED:

@@ -31,8 +31,7 @@ def replacement(lines, instruction: Instruction, space: str) -> tuple[str, ...]:
 def _value(lines, name: str, one: Replaced, operand) -> str:
     """What is stored for an operand of tensormap.replace."""
     if one.values is None:
-        text = lines.read(operand, one.kind)
-        return f"({text} + {lines.read(Immediate(one.added), one.kind)})" if one.added else text
+        return lines.read(operand, one.kind)
     if operand.value >= len(one.values):
         known = f"0 to {len(one.values) - 1}" if len(one.values) > 1 else "0"
         raise UnsupportedInstruction(f"{name} {operand.value} is not simulated, only {known}")

@@ -159,7 +159,7 @@ def decoded(image: bytes) -> Box:
     Raises InputError where they are no map that can be used, see `unpacked`.
     """
     found = unpacked(image)
-    axes, kind = int(found["axes"]), KINDS[found["kind"] - 1]
+    axes, kind = int(found["rank"]) + 1, KINDS[found["kind"]]
     steps = (1, *found["step"][1:axes].tolist())
     pairs = zip(found["box"][:axes].tolist(), steps, strict=True)
     return Box(

@@ -289,7 +289,8 @@ class CopyEngine:
             problem = "outside of global, constant and parameter memory"
         else:
             if memory.marks is not None:
-                memory.marks.note("load", np.array([address], np.uint64), MAP_BYTES)
+                chunks = np.arange(address, address + MAP_BYTES, CHUNK, dtype=np.uint64)
+                memory.marks.note("load", chunks, CHUNK)
             try:
                 box = decoded(memory.bytes[address : address + MAP_BYTES].tobytes())
             except InputError as error:
