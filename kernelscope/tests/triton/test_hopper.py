@@ -61,7 +61,7 @@ def test_bytes_along_one_axis():
 @pytest.mark.parametrize(
     ("rows", "causal", "shape"), [(64, True, (2, 130, 64)), (128, False, (1, 97, 32))]
 )
-def test_attention_by_tensor_maps_and_warp_groups(rows, causal, shape):
+def test_chained_products_by_tensor_maps(rows, causal, shape):
     heads, length, width = shape
     q, k, v = (normal(*shape, dtype="float16", seed=i) for i in range(3))
     out, log_sum = poisoned(*shape, dtype="float16"), poisoned(heads, length)

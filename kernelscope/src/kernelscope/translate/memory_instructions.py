@@ -16,10 +16,9 @@ from kernelscope.ptx.syntax import (
 
 from ..errors import UnsupportedInstruction
 from ..isa import atomics
-from .bulk_copies import bulk_line
+from .bulk_copies import bulk_line, copied_map_line, replacement
 from .operand_forms import VECTORS
 from .operands import OperandText, code_of, type_of
-from .tensor_maps import copied_map_line, replacement
 
 _TEXTURES_REFUSED = {  # word of an opcode -> what it is of
     "3d": "textures of three dimensions",

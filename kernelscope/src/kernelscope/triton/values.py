@@ -50,7 +50,6 @@ def as_passed(kernel: str, name: str, value):
         raise ArgumentError(
             f"{kernel}, argument {name}: a tensor descriptor made by the caller is not supported; "
             "make it in the kernel with tl.make_tensor_descriptor"
-            "tl.make_tensor_descriptor"
         )
     array = _as_array(kernel, name, value)
     if array is None:
