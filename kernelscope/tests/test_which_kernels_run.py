@@ -97,6 +97,7 @@ GROUP_TYPES = (
     "m64n8k16.f16.f16.f16 {%r4, %r5}, %rd2, %rd2, 0, 1, 1, 0, 0",
     "m64n8k32.s32.s8.u8 {%r4, %r5, %r6, %r7}, %rd2, %rd2, 0",
 )
+REPLACE = "tensormap.replace.tile.{}.shared::cta.b1024.b{} [tile], {};"
 # A row of the instructions -> (target, lines), several for several verdicts that are the same.
 INSTRUCTIONS = {
     "`vote.sync`, `shfl.sync`, `redux.sync` on integers": [
@@ -162,6 +163,18 @@ INSTRUCTIONS = {
             "sm_100a",
             "cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4 [%rd1, {%r1, %r1}];",
         ),
+    ],
+    "`tensormap.replace`, `tensormap.cp_fenceproxy`": [
+        ("sm_90a", REPLACE.format("global_address", 64, "%rd1")),
+        ("sm_90a", REPLACE.format("box_dim", 32, "4, 256")),
+        (
+            "sm_90a",
+            "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync."
+            "aligned [%rd1], [tile], 128; fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128;",
+        ),
+    ],
+    "`tensormap.replace` of an interleaved layout": [
+        ("sm_90a", REPLACE.format("interleave_layout", 32, "1"))
     ],
     "`.version 99`, `.target sm_999`, `.address_size 32`": [
         ("sm_999", ""),

@@ -16,7 +16,7 @@ _IN_TRITON = re.compile(r"(?i)softmax|flash|attention|layer norm")
 ALIASES = {
     **{
         f"tests/triton/{name}.py": _IN_TRITON
-        for name in ("test_tutorials", "test_puzzles", "triton_harness")
+        for name in ("test_tutorials", "test_puzzles", "test_hopper", "triton_harness")
     },
     "src/kernelscope/settings.py": re.compile(r"ATTN_COURSE_"),
     "README.md": re.compile(r"FlashGPU-Sim"),

@@ -2,7 +2,7 @@
 
 import numpy as np
 from kernelscope.differential.copies import TILE
-from kernelscope.tensor_map.encoding import ELEMENTS
+from kernelscope.tensor_map.fields import ELEMENTS
 
 NAN = {2: 0x7FF7, 4: 0x7FF77FF7, 8: 0x7FF77FF77FF77FF7}  # as an H200 has it
 

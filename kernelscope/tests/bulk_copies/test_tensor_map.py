@@ -7,7 +7,8 @@ import pytest
 from kernelscope import TensorMap
 from kernelscope.errors import BackendError, InputError, InputTypeError
 from kernelscope.tensor_map import encoding as encodings
-from kernelscope.tensor_map.encoding import MAP_FIELDS, Encoding
+from kernelscope.tensor_map.encoding import Encoding
+from kernelscope.tensor_map.fields import MAP_FIELDS
 
 X = np.zeros((6, 40, 64), np.float32)
 LONG = np.broadcast_to(X, (2, 2, 2, 6, 40, 64))
@@ -85,8 +86,8 @@ def test_the_image_holds_axes_from_the_innermost_on():
     )
     assert described.image.dtype == "V128" and described.image is described.image
     (found,) = described.image.view(MAP_FIELDS)
-    assert found["axes"] == 3 and found["swizzle"] == 64 and found["fill"] == 1
-    assert (found["last"][:3] + 1).tolist() == [48, 30, 4]
+    assert found["rank"] == 2 and found["swizzle"] == 64 and found["fill"] == 1
+    assert found["sizes"][:3].tolist() == [48, 30, 4]
     assert found["strides"][:2].tolist() == [256, 256 * 40]
     assert found["box"][:3].tolist() == [16, 6, 2] and found["step"][:3].tolist() == [1, 4, 1]
     assert described.box_bytes == 2 * 2 * 16 * 4

@@ -143,9 +143,8 @@ __global__ void inline_ptx(const int* a, int* out, float* f) {
     asm volatile("st.global.f32 [%0+4], %1;" :: "l"(f + i), "f"(g) : "memory");
     out[i] = r;
 }
-__global__ void tensor_map(int* out) {
-    asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic"
-                 ".release.gpu.sync.aligned [%0], [%0], 128;" :: "l"(out));
+__global__ void layered(int* out) {
+    asm("{ .reg .f32 a; tex.a1d.v4.f32.f32 {a, a, a, a}, [%0, {0, 0f00000000}]; }" :: "l"(out));
 }
 }
 """
@@ -346,9 +345,9 @@ def test_a_barrier_of_the_whole_grid(build, monkeypatch):
 
 
 def test_what_is_not_supported_is_named(build):
-    where = r"tensormap.cp_fenceproxy.*kernel.cu:\d+.*release.gpu"
+    where = r"tex.a1d.*layered textures.*kernel.cu:\d+ .*asm\(.*tex.a1d"
     with pytest.raises(UnsupportedKernel, match=where):
-        run(CODE, "tensor_map", 1, 32, zeros(32), build=build)
+        run(CODE, "layered", 1, 32, zeros(32), build=build)
 
 
 def test_every_instruction_is_told_with_its_line():

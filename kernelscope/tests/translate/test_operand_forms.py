@@ -95,6 +95,19 @@ cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.ad
 [tile+16], [tile+32], 16, [tile]
 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.bf16 [%rd1], [tile+16], 16
 fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128 | fence.mbarrier_init.release.cluster
+tensormap.replace.tile.global_address.shared::cta.b1024.b64 [tile], %rd1
+tensormap.replace.tile.rank.shared::cta.b1024.b32 [tile], 1
+tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [tile], 4, %r1
+tensormap.replace.tile.global_dim.global.b1024.b32 [%rd1], 0, %r2
+tensormap.replace.tile.global_stride.b1024.b64 [%rd1], 3, 4096
+tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [tile], 2, 1
+tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [tile], 0xA
+tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [tile], 3
+tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [tile], 1
+tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [tile], 0
+tensormap.replace.tile.swizzle_atomicity.shared::cta.b1024.b32 [tile], 0
+tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned \
+[%rd1], [tile], 128
 """.replace("\\\n", "")
 BOXES = """
 cp.async.bulk.tensor.Nd.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster\

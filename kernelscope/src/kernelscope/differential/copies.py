@@ -12,7 +12,7 @@ from importlib import import_module
 import numpy as np
 from kernelscope.isa.atomics import CLUSTER_REDUCED_TYPES, REDUCED_TYPES
 from kernelscope.tensor_map import TensorMap
-from kernelscope.tensor_map.encoding import ELEMENTS
+from kernelscope.tensor_map.fields import ELEMENTS
 
 TILE = 24576  # bytes of shared memory of a block, of which a case uses a part
 THREADS = 128

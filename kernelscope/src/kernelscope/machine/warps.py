@@ -41,7 +41,7 @@ def shuffle(mode: str, value, b, c, lanes: np.ndarray):
     """
     count = lanes.size
     value = spread(value, count)
-    if scalar(b) and scalar(c) and count % 32 == 0 and _are_whole_warps(lanes):
+    if scalar(b) and scalar(c) and count % 32 == 0 and are_whole_warps(lanes):
         source, inside = _sources_of_a_warp(mode, int(b), int(c))
         moved = value.reshape(-1, 32).take(source, axis=1).ravel()
         return moved, np.tile(inside, count // 32), source, np.zeros(count, bool)
@@ -55,7 +55,7 @@ def shuffle(mode: str, value, b, c, lanes: np.ndarray):
     return np.where(reads_inactive, value, table[place]), inside, source, reads_inactive
 
 
-def _are_whole_warps(lanes: np.ndarray) -> bool:
+def are_whole_warps(lanes: np.ndarray) -> bool:
     """Return whether a multiple of 32 sorted lanes is all the lanes of their warps."""
     firsts, lasts = lanes[::32], lanes[31::32]
     return bool(((lasts - firsts == 31) & (firsts & 31 == 0)).all())

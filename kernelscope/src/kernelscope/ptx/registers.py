@@ -22,6 +22,7 @@ from .syntax import (
 _NO_RESULT = """
     st red bra brx bar barrier ret exit trap membar fence prefetch prefetchu nanosleep brkpt
     pmevent call cp discard applypriority setmaxnreg griddepcontrol stmatrix stackrestore
+    tensormap
 """.split()
 _ENDS = ("bra", "brx", "ret", "exit", "trap")
 

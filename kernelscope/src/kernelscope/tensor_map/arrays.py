@@ -10,12 +10,20 @@ import numpy as np
 from ..address_space import device_address
 from ..backend import is_device_array
 from ..errors import InputError, InputTypeError
-from .encoding import ELEMENTS, FILLS, MAP_BYTES, PROMOTIONS, SWIZZLES, Encoding
+from .encoding import PROMOTIONS, Encoding
+from .fields import (
+    ALIGNED,
+    ELEMENTS,
+    FILLS,
+    MAP_BYTES,
+    MOST_AXES,
+    MOST_BOX,
+    MOST_EXTENT,
+    MOST_STEP,
+    MOST_STRIDE,
+    SWIZZLES,
+)
 
-MOST_AXES = 5
-_ALIGNED = 16  # bytes: of addresses, strides and rows of a box
-_MOST_BOX, _MOST_STEP = 256, 8  # elements
-_MOST_EXTENT, _MOST_STRIDE = 1 << 32, 1 << 40  # elements, bytes
 # Names of dtypes that a tensor map has no type for: their bits are copied as they are.
 _AS_BITS = {"bool": "uint8", "int8": "uint8", "int16": "uint16"}
 
@@ -76,10 +84,10 @@ class TensorMap:
         axes = len(array.shape)
         if not 1 <= axes <= MOST_AXES:
             raise InputError(f"the array has {axes} axes; a tensor map takes 1 to {MOST_AXES}")
-        box = _whole("box", box, axes, _MOST_BOX)
+        box = _whole("box", box, axes, MOST_BOX)
         steps = (1,) * axes
         if element_strides is not None:
-            steps = _whole("element_strides", element_strides, axes, _MOST_STEP)
+            steps = _whole("element_strides", element_strides, axes, MOST_STEP)
         _check_choice("swizzle", swizzle, SWIZZLES)
         _check_choice("promotion", promotion, PROMOTIONS)
         _check_choice("fill", fill, FILLS)
@@ -90,10 +98,10 @@ class TensorMap:
         strides = _strides_of(array, size)
         _check_box(box, size, swizzle)
         address = device_address(array)
-        if address % _ALIGNED:
+        if address % ALIGNED:
             raise InputError(
                 f"the array's first element is at address {address:#x}; it must be a multiple of "
-                f"{_ALIGNED} bytes: start at another element, or copy the part"
+                f"{ALIGNED} bytes: start at another element, or copy the part"
             )
         self.encoding = Encoding(
             address,
@@ -164,7 +172,7 @@ def _strides_of(array, size: int) -> tuple[int, ...]:
     """The bytes between neighbours along each axis; an axis of one element has any."""
     if 0 in array.shape:
         raise InputError(f"the array has no elements (shape {array.shape})")
-    if max(array.shape) > _MOST_EXTENT:
+    if max(array.shape) > MOST_EXTENT:
         raise InputError(f"the array has shape {array.shape}; an axis has at most 2^32 elements")
     strides = list(array.strides)
     if array.shape[-1] > 1 and strides[-1] != size:
@@ -175,22 +183,22 @@ def _strides_of(array, size: int) -> tuple[int, ...]:
     dense = size
     for axis in range(len(strides) - 1, -1, -1):
         if array.shape[axis] == 1 and axis < len(strides) - 1:
-            strides[axis] = -(-dense // _ALIGNED) * _ALIGNED
+            strides[axis] = -(-dense // ALIGNED) * ALIGNED
         dense = strides[axis] * array.shape[axis]
     for stride in strides[:-1]:
-        if stride % _ALIGNED or not 0 < stride < _MOST_STRIDE:
+        if stride % ALIGNED or not 0 < stride < MOST_STRIDE:
             raise InputError(
                 f"the array's strides are {array.strides} bytes; all but the last must be positive "
-                f"multiples of {_ALIGNED}: pad the rows to a multiple of {_ALIGNED} bytes"
+                f"multiples of {ALIGNED}: pad the rows to a multiple of {ALIGNED} bytes"
             )
     return tuple(strides)
 
 
 def _check_box(box: tuple[int, ...], size: int, swizzle: int) -> None:
     row = box[-1] * size
-    if row % _ALIGNED:
+    if row % ALIGNED:
         raise InputError(
-            f"a row of the box {box} has {row} bytes; it must be a multiple of {_ALIGNED}"
+            f"a row of the box {box} has {row} bytes; it must be a multiple of {ALIGNED}"
         )
     if swizzle and row > swizzle:
         raise InputError(

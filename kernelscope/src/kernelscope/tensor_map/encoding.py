@@ -12,37 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import BackendError, InputError
+from .fields import ELEMENTS, FILLS, KINDS, MAGIC, MAP_BYTES, MAP_FIELDS, SWIZZLES
 
-MAP_BYTES = 128
-SWIZZLES = (0, 32, 64, 128)  # bytes; the place of each is CUtensorMapSwizzle
 PROMOTIONS = (0, 64, 128, 256)  # bytes; the place of each is CUtensorMapL2promotion
-FILLS = ("zero", "nan")  # the place of each is CUtensorMapFloatOOBfill
-# Element type -> (CUtensorMapDataType, bytes).
-ELEMENTS = {
-    "uint8": (0, 1),
-    "uint16": (1, 2),
-    "uint32": (2, 4),
-    "int32": (3, 4),
-    "uint64": (4, 8),
-    "int64": (5, 8),
-    "float16": (6, 2),
-    "float32": (7, 4),
-    "float64": (8, 8),
-    "bfloat16": (9, 2),
-    "float32_ftz": (10, 4),
-    "tfloat32": (11, 4),
-    "tfloat32_ftz": (12, 4),
-}
-MAGIC = 0x70614D726F736E54  # "TnsorMap", in the simulator's encoding
-# The simulator's encoding: axes from the innermost one on.
-MAP_FIELDS = np.dtype(
-    {
-        "names": "magic address strides last box step axes kind swizzle fill".split(),
-        "formats": ["u8", "u8", ("u8", 4), ("u4", 5), ("u2", 5), ("u1", 5), *["u1"] * 4],
-        "offsets": [0, 8, 16, 48, 68, 78, 83, 84, 85, 86],
-        "itemsize": MAP_BYTES,
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -77,11 +49,11 @@ class Encoding:
             )
         image = np.zeros(1, MAP_FIELDS)
         count = len(self.extents)
-        image["magic"], image["address"], image["axes"] = MAGIC, self.address, count
+        image["magic"], image["address"], image["rank"] = MAGIC, self.address, count - 1
         image["strides"][0, : count - 1] = self.strides
-        image["last"][0, :count] = np.array(self.extents) - 1
+        image["sizes"][0, :count] = self.extents
         image["box"][0, :count], image["step"][0, :count] = self.box, self.steps
-        image["kind"] = list(ELEMENTS).index(self.kind)
+        image["kind"] = KINDS.index(self.kind)
         image["swizzle"], image["fill"] = self.swizzle, FILLS.index(self.fill)
         return image.view(np.uint8)
 

@@ -14,7 +14,7 @@ from kernelscope.ptx.syntax import Function, Instruction
 Key = tuple[int, ...]
 LANE, SHARED_BASE, LOCAL_BASE = 0, 1, 2  # slots every kernel has: lane id and slice offsets
 MASKED = ("shfl.sync", "vote.sync", "match.", "redux.sync", "bar.warp.sync", "elect.sync")
-WHOLE_WARP = ("wgmma.", "wmma.", "mma.", "ldmatrix.", "stmatrix.", "movmatrix.")
+WHOLE_WARP = ("wgmma.", "wmma.", "mma.", "ldmatrix.", "stmatrix.", "movmatrix.", "tensormap.cp")
 _WHOLE_GROUP = "wgmma.mma_async."
 _ENDS = ("bra", "brx", "call", "ret", "exit", "trap", "setmaxnreg")
 _POLLS = ("volatile", "relaxed", "acquire", "mmio")

@@ -16,7 +16,7 @@ from kernelscope.ptx.syntax import (
 
 from ..errors import UnsupportedInstruction
 from ..isa import atomics
-from .bulk_copies import bulk_line
+from .bulk_copies import bulk_line, copied_map_line, replacement
 from .operand_forms import VECTORS
 from .operands import OperandText, code_of, type_of
 
@@ -257,6 +257,13 @@ class MemoryLines(OperandText):
         if len(rest) > 1 or rest and not hinted:
             return self.read(rest[0], "u32")
         return available
+
+    def _tensormap(self, instruction: Instruction) -> str:
+        self.need(90)
+        if "cp_fenceproxy" in instruction.opcode:
+            return copied_map_line(self, instruction)
+        space = memory_space(instruction.opcode)
+        return self.call("memory.store", instruction, *replacement(self, instruction, space))
 
     # -- textures -------------------------------------------------------------------------------
     def _tex(self, instruction: Instruction) -> str:

@@ -21,7 +21,7 @@ are the leading words of an opcode, the longest counts.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -44,6 +44,15 @@ from ..isa.matrix import group_multiplication, multiplication, transfer
 from ..isa.narrow import VIDEO_ROWS
 from ..isa.special_registers import CLOCKS, is_special
 from ..isa.table import DTYPE, lookup
+from ..tensor_map.fields import REPLACED
+
+
+def _replacements() -> Iterator[tuple[str, str]]:
+    """(field of tensormap.replace, form)."""
+    for name, one in REPLACED.items():
+        value = one.kind if one.values is None else "number"
+        yield name, f"address number {value}" if one.places else f"address {value}"
+
 
 FORMS = {
     # registers
@@ -121,6 +130,9 @@ FORMS = {
         for axes in range(1, 6)
     },
     "cp": "...",  # no more
+    # tensor maps
+    **{f"tensormap.replace.tile.{name}": form for name, form in _replacements()},
+    "tensormap.cp_fenceproxy.global.shared::cta": "address address number",
     # mbarrier objects
     "mbarrier.init": "address u32",
     "mbarrier.inval": "address",

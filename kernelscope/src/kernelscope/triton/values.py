@@ -48,9 +48,8 @@ def as_passed(kernel: str, name: str, value):
         return value.item() if value.dtype.kind in "biuf" else float(value)
     if type(value).__name__ == "TensorDescriptor":
         raise ArgumentError(
-            f"{kernel}, argument {name}: a tensor descriptor made by the caller is passed to a TMA "
-            "unit, which the simulator does not have; make it in the kernel with "
-            "tl.make_tensor_descriptor"
+            f"{kernel}, argument {name}: a tensor descriptor made by the caller is not supported; "
+            "make it in the kernel with tl.make_tensor_descriptor"
         )
     array = _as_array(kernel, name, value)
     if array is None:

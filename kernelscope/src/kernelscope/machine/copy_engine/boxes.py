@@ -11,11 +11,10 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from ...tensor_map.encoding import ELEMENTS, FILLS, MAGIC, MAP_FIELDS
+from ...tensor_map.fields import ELEMENTS, FILLS, KINDS, unpacked
 
 _UNIT = 16  # bytes, the most
 UNITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype("c16")}
-_KINDS = tuple(ELEMENTS)
 NAN_BITS = {2: 0x7FF7, 4: 0x7FF77FF7, 8: 0x7FF77FF77FF77FF7}  # of a fill, by bytes of an element
 
 
@@ -154,18 +153,19 @@ def _offsets(box: Box, unit: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=256)
-def decoded(image: bytes) -> Box | None:
-    """The box of 128 bytes that TensorMap has packed; None where they are no such map."""
-    (found,) = np.frombuffer(image, MAP_FIELDS)
-    if found["magic"] != MAGIC:
-        return None
-    axes, kind = int(found["axes"]), _KINDS[found["kind"]]
-    steps = tuple(found["step"][:axes].tolist())
+def decoded(image: bytes) -> Box:
+    """The box of 128 bytes that TensorMap has packed, or a kernel has filled in.
+
+    Raises InputError where they are no map that can be used, see `unpacked`.
+    """
+    found = unpacked(image)
+    axes, kind = int(found["rank"]) + 1, KINDS[found["kind"]]
+    steps = (1, *found["step"][1:axes].tolist())
     pairs = zip(found["box"][:axes].tolist(), steps, strict=True)
     return Box(
         int(found["address"]),
         kind,
-        tuple(int(last) + 1 for last in found["last"][:axes]),
+        tuple(found["sizes"][:axes].tolist()),
         (ELEMENTS[kind][1], *found["strides"][: axes - 1].tolist()),
         tuple(-(-count // step) for count, step in pairs),
         steps,

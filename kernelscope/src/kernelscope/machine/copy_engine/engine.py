@@ -7,14 +7,16 @@ from kernelscope.ptx.syntax import Instruction
 from kernelscope.translate.control_flow import LANE
 
 from ...addresses import aligned
-from ...errors import UnsupportedInstruction
+from ...errors import InputError, UnsupportedInstruction
 from ...isa.atomics import Reduction, reduction_of_elements
+from ...tensor_map.fields import MAP_BYTES
 from ..access import Memory
 from ..barriers.mbarriers import Mbarriers
 from ..clusters import Cluster
 from ..lanes import ChunkLanes
 from ..memory import scalar, spread
 from ..reports import Reports
+from ..warps import are_whole_warps
 from . import told
 from .arrivals import Arrivals
 from .boxes import UNITS, Box, decoded
@@ -23,7 +25,7 @@ from .transfers import Arrival, Departure, GlobalPlaces
 
 _LINE = 128  # bytes: the alignment of boxes in shared memory
 _MAP_ALIGNMENT = 64
-_MAP_BYTES = 128
+_WORD = np.dtype("u4"), 2
 _RANKS = 16  # bits of a multicast's mask
 
 
@@ -280,24 +282,37 @@ class CopyEngine:
 
     def box_at(self, address: int, chosen, axes: int, ins: Instruction) -> Box | None:
         """The box of the tensor map at an address; a wrong one is reported, and gives None."""
-        memory, problem, kind = self.memory.globals, "", "out-of-bounds"
+        memory, kind = self.memory.globals, "out-of-bounds"
         if address % _MAP_ALIGNMENT:
             kind, problem = "misaligned", f"at {address:#x}, no multiple of {_MAP_ALIGNMENT}"
-        elif not memory.reaches(address, address + _MAP_BYTES, "load"):
+        elif not memory.reaches(address, address + MAP_BYTES, "load"):
             problem = "outside of global, constant and parameter memory"
         else:
-            box = decoded(memory.bytes[address : address + _MAP_BYTES].tobytes())
-            if box is not None and box.axes == axes:
-                return box
-            problem = "that kernelscope.TensorMap has not made"
-            if box is not None:
+            if memory.marks is not None:
+                chunks = np.arange(address, address + MAP_BYTES, CHUNK, dtype=np.uint64)
+                memory.marks.note("load", chunks, CHUNK)
+            try:
+                box = decoded(memory.bytes[address : address + MAP_BYTES].tobytes())
+            except InputError as error:
+                problem = str(error)
+            else:
+                if box.axes == axes:
+                    return box
                 problem = f"of {box.axes} axes, with {axes} coordinates"
-        text = (
-            f"uses a tensor map {problem}. Pass a TensorMap as a parameter "
-            "`const __grid_constant__ Map map` of 128 bytes aligned to 64, and name its address"
-        )
-        self.mbarriers.complain(kind, text, ins, self.lanes.R[LANE][chosen])
+        lanes = self.lanes.R[LANE][chosen]
+        self.mbarriers.complain(kind, f"uses a tensor map {problem}", ins, lanes)
         return None
+
+    def copy_map(self, to, source, ins: Instruction) -> None:
+        """tensormap.cp_fenceproxy: the 32 lanes of a warp copy a map, 4 bytes each."""
+        lane = self.lanes.R[LANE]
+        if lane.size % 32 or not are_whole_warps(lane):
+            text = "copies a tensor map, which needs all 32 lanes of a warp: let none branch off"
+            self.mbarriers.complain("divergent-barrier", text, ins)
+            return
+        word = (lane.astype(np.uint64) % np.uint64(32)) << np.uint64(2)
+        value = self.memory.load("shared", source + word, *_WORD, 1, ins)
+        self.memory.store("global", to + word, (value,), *_WORD, ins)
 
     def sizes(self, size, ins: Instruction):
         """Yield (bytes, running lanes that copy so many)."""

@@ -317,6 +317,7 @@ class ScalarLines:
         raise Aside
 
     _call = _atom = _red = _cp = _mbarrier = _barrier = _nanosleep = _alloca = aside
+    _tensormap = aside
     _stacksave = _stackrestore = _createpolicy = _isspacep = _mapa = _getctarank = aside
 
     # -- memory ---------------------------------------------------------------------------------
