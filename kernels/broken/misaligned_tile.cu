@@ -10,7 +10,7 @@
 // Clean:    clean/scores_wgmma.cu
 // Defect:   misaligned
 // Symptom:  columns of the scores in another order
-// Story:    the swizzle goes by the address: a tile begins where its 1024 bytes of pattern do
+// Story:    the swizzle goes by the address: padding moves a tile away from where its pattern is
 // Case:     BH=1, n=70, m=200, d=40
 
 struct alignas(64) TensorMap {
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(160, 1) scores_wgmma(
     float* s,                             // (BH, n, m)
     int n, int m, int d)
 {
-    __shared__ __align__(128) char q_tile[TILE], mark[128], k_tiles[2][TILE];  // <- defect
+    __shared__ __align__(1024) char q_tile[TILE], k_tiles[2][TILE + 128];  // <- defect
     __shared__ __align__(128) float s_tile[64][64];
     __shared__ unsigned long long q_full;    // says that the tile is here
     __shared__ unsigned long long full[2];   // the same of K

@@ -9,7 +9,7 @@
 
 // Clean:    clean/scores_wgmma.cu
 // Defect:   race
-// Symptom:  ptxas puts in waits of its own, or a product takes old registers
+// Symptom:  ptxas puts products one after another (C7520), or one takes old registers
 // Story:    a product takes registers past the program's order; wgmma.fence is where they meet
 // Case:     BH=1, n=70, m=200, d=40
 

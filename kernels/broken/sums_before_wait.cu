@@ -9,7 +9,7 @@
 
 // Clean:    clean/scores_wgmma.cu
 // Defect:   race
-// Symptom:  scores that are the sums of some columns only
+// Symptom:  ptxas puts products one after another (C7518), or sums lack some columns
 // Story:    the sums are the tensor cores' until the wait; to wait for all but one is too little
 // Case:     BH=1, n=70, m=200, d=40
 

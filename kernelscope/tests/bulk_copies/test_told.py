@@ -52,6 +52,28 @@ def test_a_load_is_issued_and_completes_with_its_phase():
     assert (written.address.tolist(), written.size) == ([1024], 2048)
 
 
+class Asks(Observer):
+    """Keeps what an mbarrier holds when a copy that counts there is issued, and at its end."""
+
+    def __init__(self):
+        super().__init__()
+        self.states = []
+
+    def async_issued(self, operation, machine):
+        self.states.append(machine.mbarrier(*operation.mbarrier))
+
+    async_completed = async_issued
+
+
+def test_the_state_of_an_mbarrier_can_be_asked():
+    a = np.arange(48 * 32, dtype=np.int32).reshape(48, 32)
+    with observe(Asks()) as asks:
+        run(CODE, "early", 1, 1, TensorMap(a, (16, 32)), zeros(3), shared=SHARED)
+    before, after = asks.states
+    assert before == (0, 1, 2048, 0)  # pending arrivals, expected ones, bytes, parity
+    assert after == (1, 1, 0, 1)
+
+
 def test_a_store_is_read_and_then_completes():
     out = zeros((16, 32))
     told = heard("late", TensorMap(out, (16, 32)), out, zeros(3))

@@ -227,6 +227,25 @@ KERNELS = {
     asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");""",
         128, 2,
     ),
+    "two threads add to a tile of the neighbour": (
+        BEGIN.replace("ARRIVALS", "1") + """    unsigned rank, there, bar;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %2, %4; mapa.shared::cluster.u32 %1, %3, %4;"
+        : "=&r"(there), "=r"(bar) : "r"(at(tile[1])), "r"(at(full)), "r"(rank ^ 1));
+    if (t == 0) expect(full, 4096);
+    tile[0][t] = make_int4(rank, t, 0, 0);
+    tile[1][t] = make_int4(0, 0, 0, 0);
+    FENCE_ALL;
+    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+    if (t % 64 == 0)
+        asm volatile("cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
+            ".add.u32 [%0], [%1], 2048, [%2];" :: "r"(there), "r"(at(tile[0])), "r"(bar)
+            : "memory");
+    wait(full, 0);
+    out[blockIdx.x * 128 + t] = tile[1][t].y;
+    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");""",
+        128, 2,
+    ),
     "two warp groups take turns": (
         BEGIN.replace("ARRIVALS", "8") + """    if (warp == 8) {
         for (int k = 0; t == 256 && k < 6; ++k) {
@@ -366,4 +385,8 @@ KERNELS = {
     ),
 }  # fmt: skip
 # These need two blocks to a cluster.
-CLUSTERED = ("a copy for two blocks", "a tile for the neighbour")
+CLUSTERED = (
+    "a copy for two blocks",
+    "a tile for the neighbour",
+    "two threads add to a tile of the neighbour",
+)

@@ -107,7 +107,7 @@ class GlobalCopies:
             if access.kind == "load":
                 self.read(operation, words, units, order)
             else:
-                self.write(operation, words, units, order, access.kind)
+                self.write(operation, words, units, order)
 
     def read(self, operation: AsyncWork, words, units, order: ChunkOrder) -> None:
         self.check_stores(operation, words, order, "reads")
@@ -151,8 +151,8 @@ class GlobalCopies:
                 how = {"other_line": line, "remedy": _LOAD_FENCE}
                 self.naming.report("race", operation.line, said, lanes, where, **how)
 
-    def write(self, operation: AsyncWork, words, units, order: ChunkOrder, kind: str) -> None:
-        self.check_stores(operation, words, order, "writes", kind == "atomic")
+    def write(self, operation: AsyncWork, words, units, order: ChunkOrder) -> None:
+        self.check_stores(operation, words, order, "writes", operation.reduces)
         shadow = self.races.shadow
         for name, all_stamps in (("wrote", shadow.writer), ("read", shadow.reader)):
             found = all_stamps[units]
@@ -183,7 +183,7 @@ class GlobalCopies:
                 self.mark(operation, time, units)
                 self.races.shadow.keep_values(units)
 
-    def check_stores(self, operation, words, order, verb: str, atomic: bool = False) -> None:
+    def check_stores(self, operation, words, order, verb: str, reduces: bool = False) -> None:
         """Copies out of shared memory, to what an operation reads or writes."""
         if STORE not in self.numbers:
             return
@@ -192,7 +192,7 @@ class GlobalCopies:
             prior = self.operations[number]
             if prior.lane == operation.lane and verb == "writes":
                 continue  # of one thread; groups of its copies end in any order, with one value
-            if atomic and prior.told.accesses[-1].kind == "atomic":
+            if reduces and prior.reduces:
                 continue
             if self.over(prior, operation.lane, order):
                 continue

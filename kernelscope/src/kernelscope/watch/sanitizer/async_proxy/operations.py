@@ -50,6 +50,11 @@ class AsyncWork:
         return f"{what.get(self.kind, 'the wgmma')} of line {self.line}"
 
     @property
+    def reduces(self) -> bool:
+        """Does it add to its destination, or the like? Those of several threads may meet there."""
+        return self.told.accesses[-1].kind == "atomic"
+
+    @property
     def size(self) -> int:
         """Bytes that a copy brings to its mbarrier."""
         wrote = self.told.accesses[-1]

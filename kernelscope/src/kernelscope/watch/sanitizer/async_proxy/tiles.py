@@ -167,7 +167,9 @@ class TileRules(TileReports):
         ]
         for numbers, kind in users:
             for prior, where in self.under(numbers[chunks]):
-                if prior is not operation and not self.done_with(prior, kind, lane):
+                if prior is operation or prior.reduces and operation.reduces:
+                    continue
+                if not self.done_with(prior, kind, lane):
                     self.report_refill(operation, prior, int(chunks[where][0]))
         shadow = self.shared.shadow
         for name, stamps in (
