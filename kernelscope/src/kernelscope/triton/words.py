@@ -18,6 +18,7 @@ WORDS = {
     "before the thread that runs __threadfence() and tells of it by an atomic or a flag": (
         "before the atomic operation that tells of it"
     ),
+    "__threadfence() and a flag between blocks": "an atomic operation between programs",
     "put __threadfence() and then a flag or ticket": "set a flag by an atomic operation",
     "the reader takes it, runs __threadfence(), and": "the reader takes it by one, and",
     "(`_block`, `.cta`)": '(scope="cta")',
