@@ -72,7 +72,7 @@ def rates(
     style.require(bool(panels), "there is no panel to draw")
     for values in panels.values():
         _check(shapes, values)
-    width = 3.5 * len(panels) + 1.8 + style.text_width(shapes)
+    width = 3.25 * len(panels) + 1.8 + style.text_width(shapes)
     height = 1.6 + 0.17 * len(shapes) * (2 + max(shape.count("\n") for shape in shapes))
     figure, every = style.new_row(width, height, len(panels), sharey=True)
     for axes, (unit, values) in zip(every, panels.items(), strict=True):
