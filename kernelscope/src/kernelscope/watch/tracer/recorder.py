@@ -7,11 +7,20 @@ them, so what a frame shows never depends on what the machine still keeps.
 from math import prod
 
 import numpy as np
-from kernelscope.events import CallSite, FaultEvent, InstructionEvent, Launch, MachineView
+from kernelscope.events import (
+    AsyncOperation,
+    BarrierEvent,
+    CallSite,
+    FaultEvent,
+    InstructionEvent,
+    Launch,
+    MachineView,
+)
 from kernelscope.ptx.debug_names import source_name, variables, written_registers
 from kernelscope.ptx.demangle import demangle
 from kernelscope.ptx.syntax import Instruction, Register
 
+from .engines import Engines, opcodes_of, uses_engines
 from .recording import GONE, Recording, finding_record, plain_values
 from .traced_block import TracedBlock, as_type, values_of, where_present
 
@@ -22,11 +31,14 @@ Calls = tuple[int, ...]  # the call sites around a thread, outermost first
 
 
 class Recorder:
-    """Records one block; `recording` holds the frames so far (call close_frame first)."""
+    """Records one block; `recording` holds the frames so far (call close_frame first).
 
-    def __init__(self, launch: Launch, block, warp: int | None, limit: int):
+    warp, limit, threads, names: as Tracer has them.
+    """
+
+    def __init__(self, launch: Launch, block, warp: int | None, limit: int, threads, names):
         self.source, self.limit = launch.source, limit
-        self.memory = TracedBlock(launch, block)
+        self.memory = TracedBlock(launch, block, threads)
         self.recording = Recording(
             demangle(launch.kernel),
             launch.grid,
@@ -36,7 +48,15 @@ class Recorder:
             launch.source_name,
             launch.source_lines,
             self.memory.arrays,
+            kept=None if threads is None else sorted(threads),
         )
+        opcodes = opcodes_of(launch.source, launch.kernel)
+        self.engines = Engines(self.memory, opcodes, names) if uses_engines(opcodes) else None
+        if self.engines is not None:
+            self.recording.groups = self.engines.groups
+            self.recording.mbarriers = self.engines.mbarriers
+            self.recording.destinations = self.engines.destinations
+        self.alive = np.ones(launch.threads, bool)
         self.threads = launch.threads
         self.first_thread = 0 if warp is None else 32 * warp
         self.end_thread = self.threads if warp is None else min(self.threads, 32 * warp + 32)
@@ -69,11 +89,20 @@ class Recorder:
             self.record_product(event)
         else:
             self.record_elsewhere(event)
+        if self.engines is not None:
+            self.record_engines(event, threads)
         self.follow_calls(event, calls, threads)
 
-    def barrier(self, number: int) -> None:
+    def barrier(self, event: BarrierEvent) -> None:
         if self.frame is not None:
-            self.frame["barrier"] = number
+            self.frame["barrier"] = event.barrier
+        if self.engines is not None:
+            self.engines.barrier(event)
+
+    def engine(self, what: str, operation: AsyncOperation, machine: MachineView) -> None:
+        """A copy or product was "issued", its source was "read", or it "completed"."""
+        if self.engines is not None and self.engines.concerns(operation, machine):
+            self.engines.told.append((what, operation))
 
     def fault(self, event: FaultEvent) -> None:
         """The instruction's own event comes next, if the run goes on at all."""
@@ -121,6 +150,7 @@ class Recorder:
             "shared": self.elsewhere,
             "global": [],
             "products": [],
+            "engines": {},
             "barrier": None,
             "finding": None,
         }
@@ -134,6 +164,8 @@ class Recorder:
         if frame is not None:
             if self.last is not None:
                 self.record_variables(frame, *self.last)
+            if self.engines is not None:
+                frame["engines"] = self.engines.changes(self.alive)
             self.keep(frame)
         if self.frame is None and self.finding is not None and not self.recording.truncated:
             self.record_stop(self.finding)
@@ -231,16 +263,19 @@ class Recorder:
             for name, (variable, place) in visible.items()
             if place.kind == "local"
         ]
-        threads = np.array(frame["threads"])
+        threads = self.memory.kept_of(np.array(frame["threads"]))
+        if not threads.size:
+            return
+        mine = threads.tolist()
         for name, (variable, place) in visible.items():
             values = self.read(event.machine, site, calls, variable, place, threads)
             if values is not None:
                 self.describe_variable(name, variable, calls)
-                self.change(frame, name, frame["threads"], values)
+                self.change(frame, name, mine, values)
         for name, owner in self.owner.items():
             is_outer = calls[: len(owner)] == owner and len(owner) < len(calls)
             if name not in visible and not is_outer:
-                self.change(frame, name, frame["threads"], [GONE] * threads.size)
+                self.change(frame, name, mine, [GONE] * threads.size)
 
     @staticmethod
     def visible(variables, index: int, next_index: int | None, function: str) -> dict:
@@ -335,6 +370,17 @@ class Recorder:
             if self.first_thread <= 32 * warp < self.end_thread:
                 values = {one.name: plain_values(one.values[at]) for one in product.fragments}
                 self.frame["products"].append({"opcode": opcode, "warp": warp, "values": values})
+
+    def record_engines(self, event: InstructionEvent, threads: np.ndarray) -> None:
+        """Mbarriers, copies, products and waits; of small arrays, what copies have brought."""
+        first = event.machine.lane_of(self.memory.number)
+        self.alive = event.machine.alive[first : first + self.threads].copy()
+        self.engines.instruction(event, threads)
+        if self.frame is None:
+            return
+        for tile in self.engines.landed:
+            self.frame["shared"] += self.memory.filled(tile.start, tile.end, event.machine)
+        self.engines.landed.clear()
 
     def record_elsewhere(self, event: InstructionEvent) -> None:
         """Another warp's stores, shown with the next step of the warp that is traced."""

@@ -41,6 +41,8 @@ class Recording:
             and values have size / itemsize elements a thread, in the threads' order
         products: matrix products {"opcode", "warp", "values"}; values are those of A, B, C and D,
             a list for each lane, in the order of `fragments`
+        engines: what has changed of mbarriers, bulk copies and products of warp groups, {} in
+            kernels without them; see below
         barrier: number of the barrier that the block passed after this step, or None
         finding: {"kind", "message", "array", "index", "stops"} or None; stops: the run ended there
     arrays: name -> {"space", "dtype", "shape", "start", "size"}; start is its first byte's
@@ -49,6 +51,18 @@ class Recording:
     fragments: opcode of a matrix product -> "A", "B", "C", "D" -> {"kind", "shape", "row",
         "column", "register"}: the type, the extents, the place in the matrix of each element of
         each lane, and the number of the register that holds it
+    kept: the threads whose variables are recorded, None: all
+    mbarriers: {"name", "start"}; destinations of bulk copies: {"name", "start", "size"}, bytes of
+        shared memory; groups: {"name", "first"}, warps, or warp groups in a kernel with wgmma
+
+    A frame's "engines" has lists of what is not as in the frame before, each by its number:
+        mbarriers: [number, pending arrivals, expected arrivals, pending bytes, parity]
+        tiles: [number of a destination, "in flight", "landed", "read" or "free"]; it is free when
+            the mbarrier has completed a phase that its copy waited for before it was ordered
+        work: [group, one of engines.WORK, which barrier it waits at]
+        open: [group, products that it has ordered and not waited for]
+        products: {"group", "shape", "kinds", "A", "B", "bytes"} of each wgmma of the step, with
+            the tiles of its operands, and [first, end) of those in shared memory
     """
 
     kernel: str
@@ -61,6 +75,10 @@ class Recording:
     arrays: dict[str, dict] = field(default_factory=dict)
     variables: dict[str, dict] = field(default_factory=dict)
     fragments: dict[str, dict] = field(default_factory=dict)
+    kept: list[int] | None = None
+    groups: list[dict] = field(default_factory=list)
+    mbarriers: list[dict] = field(default_factory=list)
+    destinations: list[dict] = field(default_factory=list)
     frames: list[dict] = field(default_factory=list)
     truncated: str = ""
 
@@ -124,7 +142,9 @@ class Recording:
             if access["array"] != finding.array:
                 continue
             index = self._flat(finding)
-            each = max(1, len(access["index"]) // max(1, len(access["threads"])))
+            if not access["threads"]:  # a copy brought it
+                continue
+            each = max(1, len(access["index"]) // len(access["threads"]))
             for place, element in enumerate(access["index"]):
                 mine = threads is None or access["threads"][place // each] in threads
                 if mine and index in (None, element):
@@ -201,6 +221,59 @@ class Recording:
                 found[name] = found[name].filled()
         return found
 
+    def engines_at(self, step: int) -> dict[str, dict]:
+        """Return the state of the asynchronous engines after a step.
+
+        "mbarriers": name -> {"arrivals", "expected", "bytes", "parity"}, with the pending arrivals
+        and bytes; "tiles": name -> state; "work": group's name -> (work, which barrier); "open":
+        group's name -> products under way.
+        """
+        found = {"mbarriers": {}, "tiles": {}, "work": {}, "open": {}}
+        lists = {"mbarriers": self.mbarriers, "tiles": self.destinations}
+        for frame in self.frames[: self.check_step(step) + 1]:
+            for what, state in found.items():
+                for number, *values in frame["engines"].get(what, ()):
+                    name = lists.get(what, self.groups)[number]["name"]
+                    state[name] = values[0] if len(values) == 1 else tuple(values)
+        fields = ("arrivals", "expected", "bytes", "parity")
+        found["mbarriers"] = {
+            name: dict(zip(fields, values, strict=True))
+            for name, values in found["mbarriers"].items()
+        }
+        return found
+
+    def timeline(self) -> dict[str, dict[str, list[tuple[int, int]]]]:
+        """Return row -> kind -> (first step, last step) of each stretch, in order.
+
+        Rows are groups, with their work and "products open", and destinations of copies, with their
+        states.
+        """
+        places = sorted(self.destinations, key=lambda one: one["start"])
+        rows: dict[str, dict[str, list]] = {one["name"]: {} for one in (*self.groups, *places)}
+        begun: dict[tuple, tuple[int, str]] = {}
+
+        def turn(key: tuple, row: str, kind: str, step: int) -> None:
+            first, before = begun.get(key, (step, ""))
+            if before and first < step:
+                rows[row].setdefault(before, []).append((first, step - 1))
+            begun[key] = step, kind
+
+        for frame in self.frames:
+            step, now = frame["step"], frame["engines"]
+            for number, work, _ in now.get("work", ()):
+                turn(("work", number), self.groups[number]["name"], work, step)
+            for number, count in now.get("open", ()):
+                if bool(count) != bool(begun.get(("open", number), (0, ""))[1]):
+                    kind = "products open" if count else ""
+                    turn(("open", number), self.groups[number]["name"], kind, step)
+            for number, state in now.get("tiles", ()):
+                turn(("tiles", number), self.destinations[number]["name"], state, step)
+        lists = {"tiles": self.destinations}
+        for what, number in list(begun):
+            name = lists.get(what, self.groups)[number]["name"]
+            turn((what, number), name, "", len(self.frames))
+        return rows
+
     def products_at(self, step: int) -> list[dict[str, np.ndarray]]:
         """Return a dict for each matrix product of a step: "A", "B", "C", "D" as matrices."""
         return [
@@ -268,16 +341,45 @@ class Recording:
                 parts.append(f"{name} = {shown(value)}{whose}")
         for space in ("shared", "global"):
             for access in frame[space]:
-                if access["index"]:
+                if access["index"] and access["threads"]:
                     name = access["array"]
                     place = place_text(access["index"][0], self.arrays[name]["shape"])
                     parts.append(f"{access['kind']}s {name}{place}")
         parts += [f"warp {one['warp']}: {one['opcode']}" for one in frame["products"]]
+        parts += self._engines_text(frame["engines"])
         if frame["barrier"] is not None:
             parts.append("barrier passed")
         if frame["finding"]:
             parts.append(frame["finding"]["kind"])
         return ", ".join(parts)
+
+    def _engines_text(self, engines: dict) -> list[str]:
+        """What mbarriers, copies and products do in a step."""
+        parts = [
+            f"{self.mbarriers[number]['name']}: parity {parity}, {pending} of {expected} arrivals "
+            f"and {size} bytes pending"
+            for number, pending, expected, size, parity in engines.get("mbarriers", ())
+        ]
+        for number, state in engines.get("tiles", ()):
+            parts.append(f"tile {self.destinations[number]['name']} {state}")
+        for number, work, where in engines.get("work", ()):
+            if work.startswith("waits"):
+                place = f"barrier {where}" if work == "waits at a barrier" else where
+                parts.append(f"{self.groups[number]['name']} waits at {place}")
+        by_form: dict[str, list[dict]] = {}
+        for product in engines.get("products", ()):
+            by_form.setdefault(_product_text(product, 0), []).append(product)
+        for same in by_form.values():
+            group = self.groups[same[0]["group"]]["name"]
+            parts.append(f"{group} orders {_product_text(same[0], len(same))}")
+        return parts
+
+
+def _product_text(product: dict, count: int) -> str:
+    """Return `4 products m64n64k16, A from Q[0], B from K[1]`."""
+    m, n, k = product["shape"]
+    what = f"{count} products" if count > 1 else "a product"
+    return f"{what} m{m}n{n}k{k}, A from {product['A']}, B from {product['B']}"
 
 
 def _is(known: dict | None, finding) -> bool:

@@ -16,7 +16,7 @@ _ROWS_IN_TABLE = 200
 STYLE = (_STATIC / "stepper.css").read_text(encoding="utf-8")
 SCRIPT = "\n".join(  # one module: widgets and single pages cannot import a second file
     (_STATIC / name).read_text(encoding="utf-8")
-    for name in ("1_data.js", "2_parts.js", "2_product.js", "3_stepper.js")
+    for name in ("1_data.js", "2_engines.js", "2_parts.js", "2_product.js", "3_stepper.js")
 )
 
 

@@ -9,25 +9,31 @@ from kernelscope.ptx.debug_names import shared_arrays
 
 from .recording import GONE, linear, plain_values
 
+_MOST_FILLED = 4096  # elements of an array whose contents are recorded when a copy lands
 _KINDS = {"load": "read", "store": "write"}  # the rest are updates
 
 
 class TracedBlock:
     """A thread block of a launch: which lanes are its own, and which bytes.
 
-    number: the block's linear number in the grid; arrays: as Recording.arrays describes them.
+    kept: the threads whose variables are recorded, None: all; number: the block's linear number in
+    the grid; arrays: as Recording.arrays describes them; untyped: those of shared memory whose
+    declaration is not understood are among these names.
     """
 
-    def __init__(self, launch: Launch, block: tuple[int, int, int]):
+    def __init__(self, launch: Launch, block: tuple[int, int, int], kept=None):
         self.number = linear(block, launch.grid)
         self.threads = launch.threads
         self.arrays: dict[str, dict] = {}
         self.buffers: list[Buffer] = []
         shapes = shared_arrays(launch.source, launch.shared_sizes)
+        self.untyped = {one.name for one in launch.buffers if one.name not in shapes}
         for buffer in launch.buffers:
             if not buffer.name.endswith(" parameters"):  # those have names as variables
                 self.buffers.append(buffer)
                 self.arrays[buffer.name] = _described(buffer, shapes.get(buffer.name))
+        self.is_kept = np.full(launch.threads, kept is None)
+        self.is_kept[list(kept or ())] = True
         self.pointer_texts: dict[str, dict[int, str]] = {}  # space -> address -> its text
         self.local_written = np.zeros((0, 0), bool)  # (threads, bytes of local memory)
 
@@ -36,6 +42,10 @@ class TracedBlock:
         base = machine.lane_of(self.number)
         low, high = np.searchsorted(lanes, (base, base + self.threads))
         return slice(low, high), lanes[low:high] - base
+
+    def kept_of(self, threads: np.ndarray) -> np.ndarray:
+        """Return those of some threads that are kept."""
+        return threads[self.is_kept[threads]]
 
     # -- global and shared memory ---------------------------------------------------------------
     def touched(self, access: Access, machine: MachineView) -> list[dict]:
@@ -69,6 +79,28 @@ class TracedBlock:
                 }
             )
         return found
+
+    def filled(self, start: int, end: int, machine: MachineView) -> list[dict]:
+        """Return a record of a small shared array's bytes that a copy has brought."""
+        for buffer in self.buffers:
+            inside = buffer.start <= start and end <= buffer.start + buffer.size
+            item = dtype_of(self.arrays[buffer.name]["dtype"]).itemsize
+            if buffer.space != "shared" or not inside or buffer.size > _MOST_FILLED * item:
+                continue
+            first, last = (start - buffer.start) // item, (end - buffer.start) // item
+            values = self.elements(buffer, machine, dtype_of(self.arrays[buffer.name]["dtype"]))
+            return [
+                {
+                    "array": buffer.name,
+                    "kind": "write",
+                    "size": end - start,
+                    "threads": [],
+                    "index": list(range(first, last)),
+                    "values": plain_values(values[first:last]),
+                    "elsewhere": True,
+                }
+            ]
+        return []
 
     def elements(self, buffer: Buffer, machine: MachineView, dtype: np.dtype) -> np.ndarray:
         """Return a buffer's present contents, for this block."""

@@ -1,9 +1,17 @@
 """The tracer: every step of a thread block, with its variables by their names in the source."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
-from kernelscope.events import BarrierEvent, FaultEvent, InstructionEvent, Launch, Observer
+from kernelscope.events import (
+    AsyncOperation,
+    BarrierEvent,
+    FaultEvent,
+    InstructionEvent,
+    Launch,
+    MachineView,
+    Observer,
+)
 
 from ...errors import InputError
 from .recorder import Recorder
@@ -15,7 +23,9 @@ class Tracer(Observer):
 
     block: (x, y, z) of the block, or a list of such; warp: record the lanes of this warp only;
     kernel: record launches of this kernel only; limit: steps kept for each block, after which
-    recording stops and `truncated` says so.
+    recording stops and `truncated` says so; threads: numbers of the threads in the block whose
+    variables are kept, None: all; names: name -> (byte address in shared memory, bytes
+    of an element) of parts of one large array, by which mbarriers and tiles are then called.
 
     `recordings` has one Recording for each launch and block; the attributes and methods of the
     first (`frames`, `lines`, `variables_at`, `shared_at`, `barriers`, `tiles`, ...) can be asked
@@ -23,13 +33,20 @@ class Tracer(Observer):
     """
 
     def __init__(
-        self, block=(0, 0, 0), warp: int | None = None, kernel: str | None = None, limit: int = 5000
+        self,
+        block=(0, 0, 0),
+        warp: int | None = None,
+        kernel: str | None = None,
+        limit: int = 5000,
+        threads: Collection[int] | None = None,
+        names: Mapping[str, tuple[int, int]] | None = None,
     ):
         super().__init__()
         self.build, self.shows_variables = "debug", True
         several = isinstance(block, Sequence) and block and isinstance(block[0], Sequence)
         self.blocks = [_extents(one) for one in (block if several else [block])]
         self.warp, self.kernel, self.limit = warp, kernel, limit
+        self.threads, self.names = threads, names or {}
         self._recorders: list[Recorder] = []
         self._open: list[Recorder] = []
 
@@ -93,7 +110,15 @@ class Tracer(Observer):
                 f"warp {self.warp} is not in a block of {launch.kernel}: warps go from 0 to "
                 f"{launch.warps - 1}"
             )
-        self._open = [Recorder(launch, block, self.warp, self.limit) for block in self.blocks]
+        if any(not 0 <= one < launch.threads for one in self.threads or ()):
+            raise InputError(
+                f"threads {list(self.threads)}: a block of {launch.kernel} has threads 0 to "
+                f"{launch.threads - 1}"
+            )
+        self._open = [
+            Recorder(launch, block, self.warp, self.limit, self.threads, self.names)
+            for block in self.blocks
+        ]
         self._recorders += self._open
 
     def instruction(self, event: InstructionEvent) -> None:
@@ -103,7 +128,20 @@ class Tracer(Observer):
     def barrier(self, event: BarrierEvent) -> None:
         for recorder in self._open:
             if recorder.memory.number in event.blocks:
-                recorder.barrier(event.barrier)
+                recorder.barrier(event)
+
+    def async_issued(self, operation: AsyncOperation, machine: MachineView) -> None:
+        self._tell("issued", operation, machine)
+
+    def async_read(self, operation: AsyncOperation, machine: MachineView) -> None:
+        self._tell("read", operation, machine)
+
+    def async_completed(self, operation: AsyncOperation, machine: MachineView) -> None:
+        self._tell("completed", operation, machine)
+
+    def _tell(self, what: str, operation: AsyncOperation, machine: MachineView) -> None:
+        for recorder in self._open:
+            recorder.engine(what, operation, machine)
 
     def fault(self, event: FaultEvent) -> None:
         for recorder in self._open:

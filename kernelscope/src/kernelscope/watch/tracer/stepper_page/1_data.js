@@ -6,7 +6,9 @@ const SECTOR = 32,
   CHECKPOINT = 64,
   TEXT_COLUMNS = 16,
   MAX_SECTORS = 128,
-  MAX_GLOBAL = 64;
+  MAX_GLOBAL = 64,
+  MAX_TILES = 16384,
+  MBARRIER = 8;
 const NARROW = { bfloat16: 2, float8_e4m3fn: 1, float8_e5m2: 1 };
 const ITEM = (dtype) => NARROW[dtype] ?? (Number(dtype.slice(1)) || 1);
 
@@ -17,13 +19,17 @@ async function unpack(text) {
   return JSON.parse(await new Response(stream).text());
 }
 
-// The arrays that have a picture: all in shared memory, and small ones in global memory.
+// The arrays that have a picture: those in shared memory, and small ones in global memory. Arrays of
+// mbarriers have a table instead; so have large ones that bulk copies fill, by their tiles.
 const drawnArrays = (recording) =>
-  Object.entries(recording.arrays).filter(
-    ([, array]) =>
-      array.space === "shared" ||
-      (array.space === "global" && Math.floor(array.size / ITEM(array.dtype)) <= MAX_GLOBAL),
-  );
+  Object.entries(recording.arrays).filter(([, array]) => {
+    const count = Math.floor(array.size / ITEM(array.dtype));
+    if (array.space !== "shared") return array.space === "global" && count <= MAX_GLOBAL;
+    const inside = ({ start }) => start >= array.start && start < array.start + array.size;
+    const words = new Set((recording.mbarriers ?? []).filter(inside).map(({ start }) => start));
+    const filled = (recording.destinations ?? []).some(inside);
+    return words.size * MBARRIER < array.size && !(filled && count > MAX_TILES);
+  });
 
 // The values of variables and arrays after any step, from the changes of the frames. Of an array in
 // global memory only the elements are known that the block has read or written.

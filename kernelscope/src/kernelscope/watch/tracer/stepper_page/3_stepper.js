@@ -99,6 +99,7 @@ class Stepper {
     this.globals = make("div", "acs-arrays");
     this.strips = make("div", "acs-strips");
     this.products = make("div");
+    this.engines = make("div");
     this.note = make("div", "acs-note");
     const panel = (name, title, ...content) =>
       make("section", `acs-panel acs-${name}`, make("h4", "", title), ...content);
@@ -114,6 +115,7 @@ class Stepper {
       make(
         "div",
         "acs-main",
+        panel("engines", "Warps, tiles and mbarriers over the steps", this.engines),
         make(
           "div",
           "acs-left",
@@ -187,7 +189,8 @@ class Stepper {
         "span",
         "",
         `grid (${recording.grid.join(", ")}) · block (${recording.block_shape.join(", ")})` +
-          ` · ${recording.source_name.split("/").pop()}`,
+          ` · ${recording.source_name.split("/").pop()}` +
+          (recording.kept ? ` · variables of ${plural(recording.kept.length, "thread")}` : ""),
       ),
     );
     this.step = Math.max(0, Math.min(step, recording.frames.length - 1));
@@ -219,6 +222,12 @@ class Stepper {
       this.point(lane === null ? null : 32 * this.warpNumber + lane),
     );
     this.products.replaceChildren(this.productView.root);
+    this.enginesView = new EnginesView(recording, (step) => {
+      this.pause();
+      this.go(step);
+    });
+    this.engines.replaceChildren(this.enginesView.root);
+    this.engines.closest(".acs-panel").hidden = !this.enginesView.present;
     if (recording.frames.length) this.draw();
     else this.banner.textContent = "This block made no step.";
   }
@@ -226,7 +235,9 @@ class Stepper {
   myThreads() {
     const first = 32 * this.warpNumber;
     const count = Math.min(32, this.history.threads - first);
-    return Array.from({ length: count }, (_, i) => first + i);
+    const all = Array.from({ length: count }, (_, i) => first + i);
+    const { kept } = this.recording;
+    return kept ? all.filter((thread) => kept.includes(thread)) : all;
   }
 
   // Variables on which all threads of the warp agree at every step are listed once, not 32 times;
@@ -437,6 +448,7 @@ class Stepper {
     this.drawStrips(frame);
     const product = this.productView.draw(frame, this.warpNumber);
     this.products.closest(".acs-panel").hidden = !product;
+    if (this.enginesView.present) this.enginesView.draw(this.step);
     this.point(this.pinned);
   }
 
@@ -527,7 +539,10 @@ class Stepper {
         cells[i].classList.toggle("acs-changed", marked.has(thread) && cells[i].textContent !== "");
       }
     });
-    const none = make("span", "acs-quiet", "None has a value yet; each appears when it is set.");
+    const why = mine.length
+      ? "None has a value yet; each appears when it is set."
+      : "No thread of this warp is recorded.";
+    const none = make("span", "acs-quiet", why);
     const empty = !chips.length && !present.some(Boolean);
     this.uniform.replaceChildren(...(empty ? [none] : chips));
     this.table.parentNode.hidden = !present.some(Boolean);
