@@ -215,8 +215,12 @@ def _lanes(travel: Sequence[tuple[int, int]]) -> list[int]:
 
 
 @style.styled
-def timeline(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[tuple[int, int]]]]]) -> Figure:
-    """Draw who does what along one block's instructions: title -> row -> kind -> (begin, end)."""
+def timeline(
+    panels: Mapping[str, Mapping[str, Mapping[str, Sequence[tuple[int, int]]]]],
+    *,
+    unit: str = "instructions",
+) -> Figure:
+    """Draw who does what along one block's run: title -> row -> kind -> (begin, end) in units."""
     kinds = dict.fromkeys(k for rows in panels.values() for row in rows.values() for k in row)
     style.require(bool(kinds), "there is no row")
     colours = dict(zip(kinds, (style.ORANGE, style.BLUE, style.GREEN), strict=False))
@@ -231,7 +235,7 @@ def timeline(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[tuple[int, 
         style.rows_of_bars(axes, list(rows))
         axes.set_title(title)
         axes.set_xlim(left=0)
-    axes.set_xlabel("instructions of the block, in the order in which the simulator ran them")
+    axes.set_xlabel(f"{unit} of the block, in the order in which the simulator ran them")
     handles = [axes.bar(0, 0, color=colour) for colour in colours.values()]
     figure.legend(handles, list(kinds), frameon=False, ncols=3, loc="outside upper right")
     return figure

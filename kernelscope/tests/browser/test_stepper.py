@@ -149,6 +149,107 @@ def test_a_matrix_product_shows_who_holds_what(browser, tmp_path):
     assert not errors(browser)
 
 
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory):
+    """Pages of a ring of two stages and of two warp groups that take turns; their traces."""
+    from traced_ring import traced_products, traced_ring  # not above: notebooks import this module
+
+    folder = tmp_path_factory.mktemp("engines")
+    traces = {
+        "ring": traced_ring(),
+        "products": traced_products(
+            threads=(0, 128), names={"A": (0, 2048), "B": (2048, 2048), "full": (4096, 8)}
+        ),
+    }
+    for name, trace in traces.items():
+        trace.to_html(folder / f"{name}.html")
+    return folder, traces
+
+
+def lanes(root):
+    """Row of the timeline -> its text at this step."""
+    heads = root.find_elements(By.CSS_SELECTOR, ".acs-lane-head")
+    return {head.find_element(By.TAG_NAME, "b").text: head.text for head in heads}
+
+
+def go(browser, root, step):
+    slider = root.find_element(By.CSS_SELECTOR, ".acs-slider")
+    browser.execute_script(
+        "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))",
+        slider,
+        step,
+    )
+
+
+def test_a_ring_shows_its_mbarriers_its_tiles_and_who_waits(browser, engines):
+    folder, traces = engines
+    root = opened(browser, folder / "ring.html")
+    (wait,) = traces["ring"].timeline()["warp 0"]["waits at an mbarrier"]
+    go(browser, root, wait[1])
+    assert "waits at full[0], parity 1" in lanes(root)["warp 0"]
+    assert "copy in flight" in lanes(root)["tiles[0]"] and "free again" in lanes(root)["tiles[1]"]
+    rows = texts(root, ".acs-mbarriers tbody tr")
+    assert rows[0] == "full[0] 1 1 0 of 1 2,048 warps 0, 1, 2, 3 for parity 1"
+    assert rows[1] == "empty[0] 1 1 4 of 4 0"
+    press(root, "step")
+    assert "landed" in lanes(root)["tiles[0]"]
+    assert texts(root, ".acs-mbarriers tbody tr")[0] == "full[0] 2 0 1 of 1 0"
+    assert len(root.find_elements(By.CSS_SELECTOR, ".acs-mbarriers .acs-changed")) == 4
+    names = [f.text.split("[")[0] for f in root.find_elements(By.CSS_SELECTOR, "figure.acs-grid")]
+    assert "tiles" in names and "full" not in names  # mbarriers have their table
+    looked(browser, "page-ring")
+    assert not errors(browser)
+
+
+def test_turns_and_products_with_their_tiles(browser, engines):
+    folder, traces = engines
+    root = opened(browser, folder / "products.html")
+    timeline = traces["products"].timeline()
+    first, last = timeline["warpgroup 0"]["products open"][0]
+    go(browser, root, first)
+    assert "orders products · 1 product open" in lanes(root)["warpgroup 0"]
+    assert "being read" in lanes(root)["A[0]"]
+    product = root.find_element(By.CSS_SELECTOR, ".acs-group-products")
+    assert "wgmma m64n8k16" in product.text
+    captions = texts(product, "figcaption")
+    assert captions == ["B 16 × 8 f16 B[0]", "A 64 × 16 f16 A[0]", "D 64 × 8 f32 registers"]
+    go(browser, root, last + 1)
+    assert "open" not in lanes(root)["warpgroup 0"]
+    assert "No product is ordered" in product.text
+    waits = timeline["warpgroup 1"]["waits at a barrier"][0]
+    go(browser, root, waits[0])
+    assert "waits at barrier 1" in lanes(root)["warpgroup 1"]
+    band = root.find_element(By.CSS_SELECTOR, ".acs-lanes-inner")
+    browser.execute_script(
+        """const box = arguments[0].getBoundingClientRect();
+        arguments[0].dispatchEvent(new MouseEvent("click",
+          {clientX: box.left + (arguments[1] + 0.5) * box.width / arguments[2]}));""",
+        band,
+        first,
+        len(traces["products"].frames),
+    )
+    assert root.get_attribute("data-step") == str(first)
+    looked(browser, "page-turns")
+    assert not errors(browser)
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("name", ["ring", "products"])
+def test_the_timeline_fits_any_width_and_has_contrast(browser, engines, any_width, name, width):
+    any_width(width)
+    root = opened(browser, engines[0] / f"{name}.html")
+    go(browser, root, len(engines[1][name].frames) // 2)
+    page = browser.execute_script("return document.documentElement.scrollWidth")
+    assert page <= width
+    assert browser.execute_script(FAINT) == []
+    looked(browser, f"page-{name}-{width}")
+
+
+def test_a_kernel_without_engines_has_no_such_panel(browser, page):
+    root = opened(browser, page)
+    assert not root.find_element(By.CSS_SELECTOR, ".acs-engines").is_displayed()
+
+
 def test_keys_buttons_and_slider_move(browser, page):
     root = opened(browser, page)
     root.send_keys(Keys.ARROW_RIGHT * 3)

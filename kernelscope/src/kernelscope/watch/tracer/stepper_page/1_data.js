@@ -7,7 +7,7 @@ const SECTOR = 32,
   TEXT_COLUMNS = 16,
   MAX_SECTORS = 128,
   MAX_GLOBAL = 64,
-  MAX_TILES = 16384,
+  MAX_FILLED = 4096, // as many elements as are recorded when a copy lands
   MBARRIER = 8;
 const NARROW = { bfloat16: 2, float8_e4m3fn: 1, float8_e5m2: 1 };
 const ITEM = (dtype) => NARROW[dtype] ?? (Number(dtype.slice(1)) || 1);
@@ -19,8 +19,8 @@ async function unpack(text) {
   return JSON.parse(await new Response(stream).text());
 }
 
-// The arrays that have a picture: those in shared memory, and small ones in global memory. Arrays of
-// mbarriers have a table instead; so have large ones that bulk copies fill, by their tiles.
+// The arrays that have a picture: those in shared memory, and small ones in global memory.
+// Mbarriers have a table instead, and large arrays that bulk copies fill their tiles' timeline.
 const drawnArrays = (recording) =>
   Object.entries(recording.arrays).filter(([, array]) => {
     const count = Math.floor(array.size / ITEM(array.dtype));
@@ -28,7 +28,7 @@ const drawnArrays = (recording) =>
     const inside = ({ start }) => start >= array.start && start < array.start + array.size;
     const words = new Set((recording.mbarriers ?? []).filter(inside).map(({ start }) => start));
     const filled = (recording.destinations ?? []).some(inside);
-    return words.size * MBARRIER < array.size && !(filled && count > MAX_TILES);
+    return words.size * MBARRIER < array.size && !(filled && count > MAX_FILLED);
   });
 
 // The values of variables and arrays after any step, from the changes of the frames. Of an array in

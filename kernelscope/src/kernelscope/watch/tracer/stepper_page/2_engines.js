@@ -84,7 +84,8 @@ class EnginesView {
     const phase = this.mbarriers.map(() => 0);
     for (const { step, engines } of recording.frames) {
       for (const [i, kind, detail] of engines?.work ?? []) this.work[i].turn(step, kind, detail);
-      for (const [i, count] of engines?.open ?? []) this.open[i].turn(step, count ? OPEN : "", count);
+      for (const [i, count] of engines?.open ?? [])
+        this.open[i].turn(step, count ? OPEN : "", count);
       for (const [i, state] of engines?.tiles ?? []) this.tiles[i].turn(step, state);
       for (const [i, ...values] of engines?.mbarriers ?? []) {
         const before = this.mbarriers[i].list.at(-1)?.detail;
@@ -109,12 +110,11 @@ class EnginesView {
       return make("div", "acs-lane-row", head, ...bands);
     };
     const used = (part) => part.list.some((one) => one.kind);
-    const groups = this.work.map((one, i) => row(...[one, this.open[i]].filter((p, at) => !at || used(p))));
-    this.lanes.replaceChildren(
-      this.cursor,
-      ...groups,
-      ...order.map((i) => row(this.tiles[i])),
-    );
+    const groups = this.work.map((one, i) => {
+      const open = this.open[i];
+      return used(open) ? row(one, open) : row(one);
+    });
+    this.lanes.replaceChildren(this.cursor, ...groups, ...order.map((i) => row(this.tiles[i])));
   }
 
   band(part) {
@@ -133,9 +133,8 @@ class EnginesView {
   }
 
   legend() {
-    const shownKinds = new Set(
-      [...this.work, ...this.open, ...this.tiles].flatMap((part) => part.list.map((one) => one.kind)),
-    );
+    const parts = [...this.work, ...this.open, ...this.tiles];
+    const shownKinds = new Set(parts.flatMap((part) => part.list.map((one) => one.kind)));
     const keys = Object.keys(CLASS_OF).filter((kind) => shownKinds.has(kind));
     const key = (kind) =>
       make(
@@ -174,13 +173,18 @@ class EnginesView {
     const heads = ["mbarrier", "phase", "parity", "arrivals left", "bytes left", "waiting"];
     const rows = this.mbarriers.map((part) => {
       const at = part.at(step);
-      if (!at) return make("tr", "acs-idle", make("th", "", part.name), make("td", "", "not initialised"));
+      const name = make("th", "", part.name);
+      if (!at) {
+        const none = make("td", "", "not initialised");
+        none.colSpan = heads.length - 1;
+        return make("tr", "acs-idle", name, none);
+      }
       const { arrivals, expected, bytes, parity, phase } = at.detail;
       const values = [phase, parity, `${arrivals} of ${expected}`, bytes.toLocaleString("en")];
       const cells = [...values, this.waiting(part.name, step)].map((text, i) =>
         make("td", i < 4 && at.first === step ? "acs-changed" : "", String(text)),
       );
-      return make("tr", "", make("th", "", part.name), ...cells);
+      return make("tr", "", name, ...cells);
     });
     const head = make("tr", "", ...heads.map((text) => make("th", "", text)));
     this.table.replaceChildren(make("thead", "", head), make("tbody", "", ...rows));
