@@ -231,6 +231,21 @@ def key_parts(q, k, v, cluster: int, options: Sequence[str] = ()) -> list[dict]:
     return found
 
 
+def groups_tracer(groups: int, limit: int = 5000) -> Tracer:
+    """Return a Tracer of kernel 18 with `groups` computing warpgroups, d = 64 and 64 keys a tile.
+
+    It keeps the variables of one thread of each warpgroup, and names tiles and mbarriers.
+    limit: steps.
+    """
+    rings = ["K", "V", *(f"Q of group {group}" for group in range(groups))]
+    parts = [("Q", 2 * groups, 8192), ("K", 2, 8192), ("V", 2, 8192)]
+    parts += [(f"{ring}: {what}", 2, 8) for ring in rings for what in ("full", "free")]
+    names, start = {}, 0
+    for name, count, size in parts:  # as they follow each other in shared memory
+        names[name], start = (start, size), start + count * size
+    return Tracer(threads=range(0, 128 * groups + 128, 128), names=names, limit=limit)
+
+
 # -- source and shared memory ----------------------------------------------------------------------
 def loop_changes(before: str, after: str) -> tuple[int, list[str]]:
     """Return the number of places where two kernels' code differs, and the diff of the places
