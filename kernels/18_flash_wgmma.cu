@@ -1,6 +1,6 @@
-// Idea:          Hopper's engines at once: two threads order copies of whole tiles, warpgroups
-//                in turns order products of 64 rows, and while the tensor cores multiply for
-//                one of them the others take exponentials.
+// Idea:          Hopper's engines at once: one thread orders copies of whole tiles, warpgroups in
+//                turns order products of 64 rows, and while the tensor cores multiply for one of
+//                them the others take exponentials.
 // Changes from:  14_flash_mma.cu
 // Shapes:        q and out (batch*heads, n, d), k and v (batch*kv_heads, m, d) as tensor maps,
 //                bfloat16 or half; lse null or float32 (batch*heads, n)
@@ -83,15 +83,14 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
     int step = 0;  // tiles of keys so far, over all rounds
     if (group == GROUPS) {
         give_registers<24>();
-        for (int round = 0; warp < 2 && lane == 0; ++round) {  // a warp for Q, one for K and V
+        for (int round = 0; threadIdx.x % 128 == 0; ++round) {
             const Work work = work_of<BR, BLOCKS, LONGEST_FIRST>(round, bh, n);
             if (work.head >= bh) break;
-#pragma unroll 1
-            for (int i = 0; i < GROUPS && warp == 0; ++i) {  // where outputs have to leave first
+            for (int i = 0; i < GROUPS; ++i) {
                 fill_tile<BOXES>(q_ring, round * GROUPS + i, q, work.row0 + 64 * i, work.head);
             }
             const int kv_head = work.head / (heads / kv_heads);
-            for (int j = key_tiles(work.row0) - 1; j >= 0 && warp == 1; --j, ++step) {
+            for (int j = key_tiles(work.row0) - 1; j >= 0; --j, ++step) {
                 fill_tile<BOXES>(k_ring, step, k, j * BC, kv_head);
                 fill_tile<BOXES>(v_ring, step, v, j * BC, kv_head);
             }
