@@ -5,8 +5,8 @@
 // Shapes:        q and out (batch*heads, n, d), k and v (batch*kv_heads, m, d) as tensor maps,
 //                bfloat16 or half; lse null or float32 (batch*heads, n)
 // Launch:        flash_wgmma: grid (min(BLOCKS, batch*heads*ceil(n/BR))), block (128*(GROUPS+1)),
-//                dynamic shared 2*D*(64*GROUPS*Q_STAGES + 4*BC) + 16*GROUPS*Q_STAGES + 64
-//                bytes, Q_STAGES 1 for D = 256, else 2; LONGEST_FIRST orders the tiles
+//                dynamic shared 2*D*(64*Q_STAGES + 4*BC) + 16*Q_STAGES + 64 bytes, Q_STAGES
+//                GROUPS + 1 for D = 256, else 2*GROUPS; LONGEST_FIRST orders the tiles
 // Needs:         sm_90a; d <= D, a multiple of 8; D 64, 128, 192 or 256; BC 64 or 128; GROUPS 2 or
 //                3; BFLOAT16 1, or 0 for half; heads a multiple of kv_heads
 // Expect:        two thirds of the tensor cores' peak at d = 128
@@ -41,8 +41,8 @@ constexpr int BOXES = D / 64;    // of 64 columns, 128 bytes: a swizzle reaches 
 constexpr int Q_BOX = 64 * 128;  // bytes
 constexpr int BOX = BC * 128;    // bytes, of K or V
 constexpr int STAGES = 2;        // tiles of K, and of V, in use or on their way
-constexpr int Q_STAGES = D > 192 ? 1 : 2;           // the same of Q
-constexpr int REGISTERS = GROUPS == 3 ? 160 : 240;  // of a computing thread
+constexpr int Q_STAGES = D > 192 ? GROUPS + 1 : 2 * GROUPS;  // the same of Q, 64 rows each
+constexpr int REGISTERS = GROUPS == 3 ? 160 : 240;           // of a computing thread
 
 using QRing = Ring<Q_STAGES, BOXES * Q_BOX>;
 using KeyRing = Ring<STAGES, BOXES * BOX>;
@@ -56,16 +56,13 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
     int bh, int heads, int kv_heads, int n, int m, float scale, int causal)  // bh: batch*heads
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const unsigned q_tiles = shared_address(memory);  // (GROUPS, Q_STAGES, BOXES, 64, 128 bytes)
-    const unsigned k_tiles = q_tiles + GROUPS * Q_STAGES * BOXES * Q_BOX;
+    const unsigned q_tiles = shared_address(memory);  // (Q_STAGES, BOXES, 64, 128 bytes)
+    const unsigned k_tiles = q_tiles + Q_STAGES * BOXES * Q_BOX;
     const unsigned v_tiles = k_tiles + STAGES * BOXES * BOX;  // both (STAGES, BOXES, BC, 128 bytes)
     const unsigned barriers = v_tiles + STAGES * BOXES * BOX;
     const KeyRing k_ring{k_tiles, barriers};
     const KeyRing v_ring{v_tiles, barriers + 16 * STAGES};
-    auto q_ring = [&](int group) {  // each warpgroup has its own
-        return QRing{q_tiles + group * Q_STAGES * BOXES * Q_BOX,
-                     barriers + 32 * STAGES + 16 * group * Q_STAGES};
-    };
+    const QRing q_ring{q_tiles, barriers + 32 * STAGES};  // GROUPS steps a round
     const int group = threadIdx.x / 128;
     const int warp = threadIdx.x / 32 % 4;
     const int lane = threadIdx.x % 32;
@@ -73,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
     if (threadIdx.x == 0) {
         k_ring.start(4 * GROUPS);  // warps that read a tile
         v_ring.start(4 * GROUPS);
-        for (int i = 0; i < GROUPS; ++i) q_ring(i).start(1);
+        q_ring.start(1);  // thread of the warpgroup whose tile it is
         barriers_started();
     }
     __syncthreads();  // barrier: a thread would use an mbarrier that is not there yet
@@ -90,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
             const Work work = work_of<BR, BLOCKS, LONGEST_FIRST>(round, bh, n);
             if (work.head >= bh) break;
             for (int i = 0; i < GROUPS; ++i) {
-                fill_tile<BOXES>(q_ring(i), round, q, work.row0 + 64 * i, work.head);
+                fill_tile<BOXES>(q_ring, round * GROUPS + i, q, work.row0 + 64 * i, work.head);
             }
             const int kv_head = work.head / (heads / kv_heads);
             for (int j = key_tiles(work.row0) - 1; j >= 0; --j, ++step) {
@@ -114,7 +111,8 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
         const int row0 = work.row0 + 64 * group;     // of this warpgroup
         const int row = row0 + 16 * warp + lane / 4;  // this lane's rows are row and row + 8
         const int see_all = causal ? min(m, row0 + 1 + m - n) : m;  // keys that all rows see
-        const unsigned q_tile = q_ring(group).tile(round);
+        const int q_step = round * GROUPS + group;
+        const unsigned q_tile = q_ring.tile(q_step);
         float shift[2] = {LOWEST, LOWEST};  // maximum of the scores so far, in powers of two
         float sum[2] = {};                  // of exp2(score - shift) so far, over this lane's keys
         float rescale[2];                   // what a higher maximum makes of sum and o
@@ -176,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
             end_turn<GROUPS>(group);
             if (lane == 0) k_ring.release(step), v_ring.release(step);
         }
-        q_ring(group).wait_full(round);
+        q_ring.wait_full(q_step);
         start_scores();
         end_turn<GROUPS>(group);
         products_done<0>();
@@ -194,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
         store_rows(q_tile, 16 * warp, o, inverse);  // Q is read no more: from there it leaves
         stores_visible();
         meet(group);
-        if (threadIdx.x % 128 == 0) store_tile<BOXES>(q_ring(group), round, out, row0, work.head);
+        if (threadIdx.x % 128 == 0) store_tile<BOXES>(q_ring, q_step, out, row0, work.head);
     }
     if (group == 0) my_turn(group);  // the last turn, which is nobody's
 }

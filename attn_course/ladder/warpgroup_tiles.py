@@ -35,9 +35,8 @@ def wgmma_rows(c: Constants) -> int:
 
 def wgmma_bytes(c: Constants) -> int:
     """Dynamic shared memory of a block in bytes: tiles of Q, two of K and of V; mbarriers."""
-    q_tiles = 1 if c["D"] > 192 else 2
-    tiles = wgmma_rows(c) * q_tiles + 4 * c["BC"]
-    return 2 * c["D"] * tiles + 16 * c["GROUPS"] * q_tiles + 64
+    q_tiles = c["GROUPS"] + 1 if c["D"] > 192 else 2 * c["GROUPS"]
+    return 2 * c["D"] * (64 * q_tiles + 4 * c["BC"]) + 16 * q_tiles + 64
 
 
 def longest_block(c: Constants, problem: Problem) -> float:

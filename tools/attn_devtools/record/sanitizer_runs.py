@@ -30,7 +30,8 @@ from attn_devtools.defects import broken_kernels, clean_kernels
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 BUILDS = {"optimised": "-lineinfo", "debug": "-G"}
-TIMEOUT_S = 90  # a divergent barrier may hang for good
+TIMEOUT_S = 90  # of several kernels in a process
+ALONE_S = 45  # of one: a divergent barrier may hang for good
 RAGGED = Case(Problem(2, 33, 37, 35))
 BULK = Case(Problem(2, 33, 36, 40))  # rows that bulk copies take
 # Of the kernels that do all of attention: rows that no vector load fits, several tiles of keys and
@@ -224,7 +225,7 @@ def run_process(job: Job, executable: str) -> str:
         start_new_session=True,
     )
     try:
-        return process.communicate(timeout=TIMEOUT_S)[0]
+        return process.communicate(timeout=ALONE_S if len(job.names) == 1 else TIMEOUT_S)[0]
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         text = process.communicate()[0]

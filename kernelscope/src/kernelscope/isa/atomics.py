@@ -258,6 +258,6 @@ def reduction(name: str, kind: str, known: dict = REDUCED_TYPES) -> Reduction:
 def reduction_of_elements(name: str, element: str) -> Reduction:
     """An operation on the elements of a tensor map, by their type there."""
     kind = _ELEMENTS.get(element, element)
-    if kind in _REDUCED_INTEGERS and name in _BITWISE:
+    if kind in ("s32", "u32", "u64") and name in _BITWISE:  # int64: illegal on an H200
         kind = f"b{kind[1:]}"
     return reduction(name, kind)
