@@ -237,9 +237,9 @@ def groups_tracer(groups: int, limit: int = 5000) -> Tracer:
     It keeps the variables of one thread of each warpgroup, and names tiles and mbarriers.
     limit: steps.
     """
-    rings = ["K", "V", *(f"Q of group {group}" for group in range(groups))]
-    parts = [("Q", 2 * groups, 8192), ("K", 2, 8192), ("V", 2, 8192)]
-    parts += [(f"{ring}: {what}", 2, 8) for ring in rings for what in ("full", "free")]
+    rings = {"K": 2, "V": 2, "Q": 2 * groups}  # stages
+    parts = [(ring, rings[ring], 8192) for ring in ("Q", "K", "V")]
+    parts += [(f"{ring}: {what}", rings[ring], 8) for ring in rings for what in ("full", "free")]
     names, start = {}, 0
     for name, count, size in parts:  # as they follow each other in shared memory
         names[name], start = (start, size), start + count * size
