@@ -1,5 +1,6 @@
 """Kernel 18 under the sanitizer: nothing is found in it, and much where a line is missing."""
 
+import re
 import tomllib
 
 import pytest
@@ -73,6 +74,17 @@ def test_nothing_is_found_with_other_numbers_of_tiles(stages):
     case = Case(Problem(2, 70, 300, 64), shared_bytes=100000)
     found, _ = kinds(text, case, TWO_BLOCKS)
     assert found.findings == [] and found.comparison.agrees
+
+
+SKIPPED = re.compile(r" +k_ring\.wait_full\(step\);  // others see .*\n +v_ring\.wait_full.*\n")
+
+
+def test_a_release_of_a_tile_that_need_not_be_here_is_found():
+    text, times = SKIPPED.subn("", TEXT)
+    found, _ = kinds(text, SEVERAL_ROUNDS, TWO_BLOCKS)
+    assert times == 1
+    assert found.comparison.agrees  # in this run
+    assert any("where it comes first it counts for that phase" in e.message for e in found.errors)
 
 
 FULL, FREE = "wait_for(full(step), step / stages & 1)", "wait_for(free(step), ~(step / stages) & 1)"

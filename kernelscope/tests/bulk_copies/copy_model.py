@@ -12,11 +12,13 @@ def elements(case):
     size, axes = ELEMENTS[case.kind][1], len(case.shape)
     steps = case.steps or (1,) * axes
     counts = [-(-box // step) for box, step in zip(case.box, steps, strict=True)]
+    row = counts[-1] * size
     start = case.first[::-1]
     for number, index in enumerate(np.ndindex(*counts)):
         at = tuple(f + i * s for f, i, s in zip(start, index, steps, strict=True))
         inside = all(0 <= one < extent for one, extent in zip(at, case.shape, strict=True))
-        address = case.offset + number * size
+        line, place = divmod(number * size, row)
+        address = case.offset + line * (case.swizzle or row) + place
         if case.swizzle:
             line, chunk = address // 128, address // 16 % 8
             address = line * 128 + (chunk ^ line % (case.swizzle // 16)) * 16 + address % 16

@@ -32,6 +32,21 @@ def test_a_box_is_copied_element_by_element(case):
     assert arrived.tolist() == [1]
 
 
+# Rows that are shorter than the swizzle, as an H200 lays them out: 16 bytes, 32, ... less than it.
+SHORT_ROWS = [
+    CopyCase(what, shape, "uint32", (*more, 3, 4 * chunks), first, swizzle, offset=256)
+    for swizzle in (32, 64, 128)
+    for chunks in range(1, swizzle // 16)
+    for what in ("load", "store")
+    for shape, more, first in (((7, 40), (), (4, 2)), ((4, 6, 32), (4,), (0, 1, 0)))
+]
+
+
+@pytest.mark.parametrize("case", SHORT_ROWS, ids=lambda case: case.name)
+def test_rows_shorter_than_the_swizzle_are_as_far_apart_as_it_is_long(case):
+    test_a_box_is_copied_element_by_element(case)
+
+
 COMBINE = {
     "add": lambda a, b: a + b,
     "min": min,

@@ -168,7 +168,7 @@ WRONG = {
     "a long step": ({"steps": (1, 9, 1)}, {}, r"its element_stride are \[9, 1\]; each must be 1"),
     "odd rows": ({"strides": (36, 640)}, {}, r"its global_stride are \[36, 640\] bytes, not all"),
     "an odd row": ({"box": (7, 1, 1)}, {}, "a row of its box has 28 bytes, no multiple of 16"),
-    "a swizzle": ({}, {"swizzle": 3}, "row of its box has 32 bytes and its swizzle_mode 128"),
+    "a swizzle": ({"box": (16, 1, 1)}, {"swizzle": 1}, "row of its box has 64 bytes and its swizz"),
     "a fill": ({}, {"fill": 1, "elemtype": 2}, "its fill_mode is NaN and its elemtype uint32"),
     "16 lanes": ({}, {"lanes": 16}, "copies a tensor map, which needs all 32 lanes of a warp"),
 }

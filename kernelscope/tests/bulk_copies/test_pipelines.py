@@ -207,6 +207,7 @@ def hang(name, grid, block, *arguments, build="optimised"):
         call(name, grid, block, *arguments, build=build)
     assert time.monotonic() - start < 5
     assert caught.value.line > 0
+    assert f" at kernel.cu:{caught.value.line} `" in str(caught.value)  # in the kernel itself
     return str(caught.value)
 
 
@@ -215,7 +216,7 @@ def test_a_wrong_count_of_bytes_names_the_phase_and_what_is_missing():
     maps = TensorMap(a, (16, 32)), TensorMap(out, (16, 32))
     text = hang("sums", 3, 384, *maps, np.int32(7), np.int32(1))
     assert "256 threads wait (warps 4 to 11; first: block (0, 0, 0), thread (128, 0, 0))" in text
-    assert "a phase of parity 0: the mbarrier at byte 8 of the shared array full" in text
+    assert "a phase of parity 0: the mbarrier at full[1] waits for" in text
     assert "waits for 0 of 1 arrivals and 16 bytes of its phase of parity 0" in text
     assert "1 thread waits (warp 0; first: block (0, 0, 0), thread (0, 0, 0))" in text
     assert "waits for 256 of 256 arrivals of its phase" in text
@@ -231,10 +232,11 @@ def test_a_ring_of_waits_names_all_of_them(build):
     text = hang("ring", 2, 96, zeros(96), build=build)
     assert "32 threads wait (warp 0; first: block (0, 0, 0), thread (0, 0, 0))" in text
     assert "1 thread waits (warp 1; first: block (0, 0, 0), thread (32, 0, 0))" in text
-    assert "the shared array full (8 bytes) waits for 1 of 1 arrivals of its phase" in text
+    assert "the mbarrier at full[0] waits for 1 of 1 arrivals of its phase" in text
     assert "waits for 32 of 32 arrivals" in text
     lines = [number for number, line in enumerate(CODE.splitlines(), 1) if "wait(&full, 0)" in line]
-    assert all(f"called at line {lines[-1] + more} for" in text for more in (0, 3))
+    assert all(f"at kernel.cu:{lines[-1] + more} `wait(" in text for more in (0, 3))
+    assert text.count(" (in kernel.cu:") == 3  # of the first line, and of both waits
     assert "(barrier 3 for 96 threads; first: block (0, 0, 0), thread (33, 0, 0))" in text
 
 

@@ -34,10 +34,6 @@ REFUSED = {
         lambda: TensorMap(X, (1, 8, 64), swizzle=128),
         "has 256 bytes; with a swizzle of 128 bytes it has at most 32 elements: copy the tile as s",
     ),
-    "a short row": (
-        lambda: TensorMap(X, (1, 8, 8), swizzle=128).image,
-        "has 32 bytes and the swizzle 128; .* use a swizzle of 0, 32 bytes",
-    ),
     "a swizzle": (lambda: TensorMap(X, (1, 8, 4), swizzle=16), "must be one of 0, 32, 64, 128"),
     "a promotion": (lambda: TensorMap(X, (1, 8, 4), promotion=512), "must be one of 0, 64, 128, 2"),
     "a fill": (lambda: TensorMap(X, (1, 8, 4), fill="one"), "must be one of 'zero', 'nan'"),

@@ -148,6 +148,24 @@ __global__ void one_too_many(int* out) {         // the first warp comes twice
         asm volatile("bar.sync 1, 64;" ::: "memory");
     } else asm volatile("bar.sync 1, 64;" ::: "memory");
 }
+__global__ void halves_arrive(int* out) {       // one arrival of a warp, by two instructions
+    __shared__ int x[64];
+    int t = threadIdx.x, lane = t % 32;
+    if (t < 32) { asm volatile("barrier.sync 1, 96;" ::: "memory"); out[t] = x[t] + x[63 - t]; }
+    else {
+        x[t - 32] = 3 * t;
+        if (lane < 11) asm volatile("barrier.arrive 1, 96; // the first lanes" ::: "memory");
+        else asm volatile("barrier.arrive 1, 96; // the others" ::: "memory");
+    }
+}
+__global__ void lanes_arrive(int* out, int leave) {  // the others end, or wait elsewhere
+    int t = threadIdx.x;
+    if (t < 32) asm volatile("barrier.sync 1, 64;" ::: "memory");
+    else if (t % 32 < 3) asm volatile("barrier.arrive 1, 64;" ::: "memory");
+    else if (leave) return;
+    out[t] = 1;
+    if (!leave) __syncthreads();
+}
 __global__ void early_arrival(int* out) {        // for a barrier that others come to much later
     __shared__ int x[32];
     int t = threadIdx.x, lane = t % 32;
@@ -339,3 +357,19 @@ def test_an_endless_loop_of_barriers_ends(monkeypatch, order):
     monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "0.3")
     with pytest.raises(Hang, match=r"kernel.cu:\d+"):
         run(CODE, "forever", 1, 64, zeros(1), warp_order=order)
+
+
+def test_a_warp_arrives_once_in_how_many_parts_it_comes(order):
+    out = zeros(32)
+    run(CODE, "halves_arrive", 1, 96, out, warp_order=order)
+    assert out.tolist() == [3 * (32 + t) + 3 * (95 - t) for t in range(32)]
+    with pytest.raises(Hang, match=r"32 threads wait at .*barrier 1 for 96 threads, 32 more have"):
+        run(CODE, "halves_arrive", 1, 64, zeros(32), warp_order=order)
+
+
+def test_an_arrival_by_a_part_of_a_warp_waits_for_the_others(order):
+    out = zeros(64)
+    run(CODE, "lanes_arrive", 1, 64, out, np.int32(1), warp_order=order)
+    assert out.tolist() == [1] * 35 + [0] * 29
+    with pytest.raises(Hang, match=r"3 threads wait at .*, for the other threads of their warp;"):
+        run(CODE, "lanes_arrive", 1, 64, zeros(64), np.int32(0), warp_order=order)

@@ -258,3 +258,19 @@ def test_tiles_of_a_kernel_are_found():
 )
 def test_names_of_the_source(mangled, name):
     assert demangle(mangled) == name
+
+
+def test_names_that_a_source_gives_to_types():
+    text = """typedef unsigned long long u64; using word = u64; using other = struct X;
+    __shared__ u64 full[2]; __shared__ word one, both[3][2]; __shared__ other none;"""
+    found = {array.name: array for array in declared_arrays(text, ())}
+    assert {name: one.shape for name, one in found.items()} == {
+        "full": (2,), "one": (), "both": (3, 2),
+    }  # fmt: skip
+    assert {one.dtype for one in found.values()} == {"u8"}
+    assert [found["both"].element(8 * k) for k in (0, 3, 4)] == [
+        "both[0][0]",
+        "both[1][1]",
+        "both[2][0]",
+    ]
+    assert found["full"].element(8) == "full[1]" and found["one"].element(0) == "one[0]"

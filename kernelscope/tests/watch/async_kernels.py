@@ -310,6 +310,56 @@ KERNELS = {
         __syncthreads();
     }""", 64, 1,
     ),
+    "a tile that some warps skip": (
+        BEGIN.replace("ARRIVALS", "4") + FILL + """    int sum = 0;
+    for (int k = 0; k < 7; ++k) {
+        wait(full + k % 3, k / 3 & 1);
+        if (warp > 1 || k % 3) sum += tile[k % 3][t].x;
+        __syncwarp();
+        if (t % 32 == 0) arrive(empty + k % 3);
+    }
+    out[t] = sum;""", 160, 1,
+    ),
+    "told by a barrier with a count, then by an mbarrier": (
+        BEGIN.replace("ARRIVALS", "32") + """    int* data = (int*)tile;
+    for (int k = 0; k < 3; ++k) {
+        if (warp == 0) {
+            wait(empty, k & 1 ^ 1);
+            data[t] = t + k;
+            asm volatile("bar.arrive 1, 64;" ::: "memory");
+        }
+        if (warp == 1) {
+            asm volatile("bar.sync 1, 64;" ::: "memory");
+            if (t == 32) arrive(full);
+        }
+        if (warp == 2) { wait(full, k & 1); out[t] += data[95 - t]; arrive(empty); }
+    }""", 96, 1,
+    ),
+    "tiles for two blocks, which both release": (
+        BEGIN.replace("ARRIVALS", "4") + """    unsigned rank; int sum = 0;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+    for (int k = 0; k < 5; ++k) {
+        if (t == 64) {
+            wait(empty, k & 1 ^ 1);
+            expect(full, 2048);
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                ".multicast::cluster [%0], [%1], 1024, [%2], %3;" :: "r"(at(tile[rank])),
+                "l"(x + 512 * k + 256 * rank), "r"(at(full)), "h"((short)3) : "memory");
+        }
+        if (warp > 1) continue;
+        wait(full, k & 1);
+        sum += tile[0][t].x + tile[1][t].y;
+        __syncwarp();
+        for (unsigned i = 1; t % 32 == 0 && i < 3; ++i)  // the other one first
+            asm volatile("{ .reg .b32 far; mapa.shared::cluster.u32 far, %0, %1;"
+                " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [far]; }"
+                :: "r"(at(empty)), "r"(rank + i & 1) : "memory");
+    }
+    if (t < 64) out[blockIdx.x * 64 + t] = sum;
+    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");""",
+        96, 2,
+    ),
     "from a block to the next, plain writes": (
         BEGIN.replace("ARRIVALS", "1") + """    int* flag = x + 4000;
     if (blockIdx.x == 0) {
@@ -387,6 +437,7 @@ KERNELS = {
 # These need two blocks to a cluster.
 CLUSTERED = (
     "a copy for two blocks",
+    "tiles for two blocks, which both release",
     "a tile for the neighbour",
     "two threads add to a tile of the neighbour",
 )

@@ -8,6 +8,7 @@ one scalar, relative to their space; a generic address names its space by its wi
 from __future__ import annotations
 
 import numpy as np
+from kernelscope.ptx.debug_names import shared_arrays
 from kernelscope.ptx.demangle import demangle
 from kernelscope.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
@@ -482,6 +483,13 @@ class Memory:
                 return name, at, f"byte {at} of the shared array {name} ({variable.size} bytes)"
         text = f"byte {address} of the block's {self.shared_size} bytes of shared memory"
         return "shared memory", address, text
+
+    def name_shared(self, address: int) -> str:
+        """The element of a shared array at an address; its bytes where its type is not known."""
+        name, offset, text = self.describe_shared(address)
+        launch = self.run.description()
+        known = shared_arrays(launch.source, launch.shared_sizes).get(name)
+        return text if known is None else known.element(offset)
 
 
 def _some(values: tuple, chosen: np.ndarray) -> tuple:

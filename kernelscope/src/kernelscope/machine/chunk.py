@@ -196,7 +196,8 @@ class Chunk:
             parts.append(self.barriers.describe_deadlock())
         else:
             parts += [*self.barriers.describe(blocks), *self.registers.describe(blocks)]
-        return Hang("; ".join(parts), scheduler.line(scheduler.spinning_at()))
+        block = scheduler.spinning_at()
+        return Hang("; ".join(parts), block.instance.kernel_line(placed_in(block)))
 
     def report_deadlock(self) -> None:
         """All lanes wait at barriers, or for registers: raise Hang, or let them pass."""

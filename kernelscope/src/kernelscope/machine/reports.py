@@ -109,7 +109,8 @@ class Reports:
         """Tell of a fault; return the event, or None when an observer wants the run to go on."""
         threads = tuple(self.lanes.threads(lanes[:8]))
         line = instance.line(instruction)
-        place = array, index, instance.call_line(line)
+        called = instance.call_line(line) or instance.kernel_line(instruction)
+        place = array, index, called if called != line else 0
         event = events.FaultEvent(kind, message, instruction, line, threads, *place)
         for observer in self.observers:
             observer.fault(event)

@@ -184,8 +184,9 @@ class Scheduler:
         lanes = self.lanes.at(places)
         count = sum(self.lanes.count if p is None else p.size for _, p, _ in self.spinning)
         who = "repeats" if count == 1 else f"and {count - 1} others repeat"
+        where = block.instance.where_called(placed_in(block))
         return (
-            f"{self.name} hangs at {self.where(block)}: {self.lanes.thread_text(lanes)} "
+            f"{self.name} hangs at {where}: {self.lanes.thread_text(lanes)} "
             f"{who} a loop, and no thread that still runs will write what "
             f"{'it waits' if count == 1 else 'they wait'} for"
         )

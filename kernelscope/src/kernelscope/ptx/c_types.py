@@ -17,6 +17,8 @@ _SCALARS = {
     "unsigned long long": "u8",
     "int32_t": "i4",
     "uint32_t": "u4",
+    "int64_t": "i8",
+    "uint64_t": "u8",
     "half": "f2",
     "__half": "f2",
     "float": "f4",

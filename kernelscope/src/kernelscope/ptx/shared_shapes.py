@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .c_types import C_TYPES
+from .c_types import C_TYPES, dtype_of
 
 _DECLARATION = re.compile(
     r"__shared__\s+(?:(?:__align__|alignas)\s*\([^)]*\)\s*|(?:const|volatile|static|struct)\s+)*"
@@ -27,7 +27,10 @@ _CONSTANT = re.compile(
     re.MULTILINE,
 )
 
-
+_ALIAS = re.compile(
+    r"\btypedef\s+(?P<type>[\w\s]+?)\s+(?P<name>\w+)\s*;|"
+    r"\busing\s+(?P<new>\w+)\s*=\s*(?P<old>[\w\s]+?)\s*;"
+)
 _MOST_ELEMENTS = 1 << 24  # of an array; no block has as much shared memory
 
 
@@ -48,6 +51,14 @@ class SharedArray:
         """Its bytes; 0 where the launch decides."""
         return max(np.dtype(self.dtype).itemsize * prod(self.shape), 0)
 
+    def element(self, offset: int) -> str:
+        """Return the element at a byte of it, as the source writes it; a scalar as name[0]."""
+        flat, places = offset // dtype_of(self.dtype).itemsize, []
+        for extent in self.shape[:0:-1]:
+            flat, place = divmod(flat, extent)
+            places.append(place)
+        return self.name + "".join(f"[{one}]" for one in (flat, *places[::-1]))
+
 
 def declared_arrays(
     source: str, options: tuple[str, ...], sizes: Mapping[str, int] = MappingProxyType({})
@@ -57,9 +68,9 @@ def declared_arrays(
     sizes: name -> bytes, from which one extent may follow, such as that of a template's parameter.
     """
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
-    constants = _constants(text, options)
+    constants, types = _constants(text, options), _types(text)
     for match in _DECLARATION.finditer(text):
-        dtype, inner = C_TYPES.get(match["type"], ("", ()))
+        dtype, inner = types.get(match["type"], ("", ()))
         for part in match["names"].split(","):
             name, *extents = re.findall(r"\w+|\[[^\]]*\]", part)
             if name.startswith("[") or not dtype:
@@ -71,6 +82,16 @@ def declared_arrays(
                 shape[shape.index(None)] = count if count and not left else None
             if None not in shape and min(shape, default=0) >= 0 and prod(shape) <= _MOST_ELEMENTS:
                 yield SharedArray(name, dtype, (*shape, *inner), bool(inner))
+
+
+def _types(text: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """C_TYPES and the names that the source gives to such types."""
+    found = dict(C_TYPES)
+    for match in _ALIAS.finditer(text):
+        known = found.get(" ".join((match["type"] or match["old"]).split()))
+        if known is not None:
+            found[match["name"] or match["new"]] = known
+    return found
 
 
 def _constants(text: str, options) -> dict[str, str]:

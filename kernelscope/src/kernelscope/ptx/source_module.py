@@ -118,15 +118,29 @@ class SourceModule:
 
         Debug builds do not say so at the instruction, but in their debug information.
         """
+        return next(iter(self._inlined_at(function, instruction)[::-1]), 0)
+
+    def outermost_line(self, function: str, instruction: Instruction) -> int:
+        """Return the line of the source at which the outermost call was inlined that led to an
+        instruction; that of the instruction itself where it is in no such call, 0 if unknown.
+        """
+        position, found = instruction.position, 0
+        while position is not None:
+            found = position.line if self.is_own_file(position.file) else found
+            position = position.inlined_at
+        return next(iter(self._inlined_at(function, instruction)), found)
+
+    def _inlined_at(self, function: str, instruction: Instruction) -> list[int]:
+        """The lines of the source of the calls that debug information has, the outermost first."""
         if instruction.position is None or self.dwarf is None:
-            return 0
+            return []
         if function not in self._inlined:
             self._inlined[function] = self.dwarf.inlined_calls(function)
-        found = 0
-        for first, end, file, line in self._inlined[function]:
-            if first <= instruction.index < end and self.is_own_file(file):
-                found = line
-        return found
+        return [
+            line
+            for first, end, file, line in self._inlined[function]
+            if first <= instruction.index < end and self.is_own_file(file)
+        ]
 
     def source_line(self, position: Position | None) -> str:
         """Return the text of a line of the source or of a header that it includes, else ""."""

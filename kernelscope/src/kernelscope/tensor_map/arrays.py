@@ -44,7 +44,7 @@ class TensorMap:
             the last axis, is a multiple of 16 bytes.
         swizzle: 0, 32, 64 or 128 bytes: the 16-byte chunks of shared memory are exchanged within
             stretches so long, by the number of the 128-byte line. A row of the box is
-            no longer; on the simulator it is as long.
+            no longer; where it is shorter, rows are still so far apart, with gaps.
         element_strides: of every so many elements of the box along an axis one is copied, 1 to 8;
             that of the last axis is 1. None: of all.
         dtype: the element's type where it is not the array's own: "bfloat16" for the raw bits in

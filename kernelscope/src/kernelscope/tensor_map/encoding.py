@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import BackendError, InputError
+from ..errors import BackendError
 from .fields import ELEMENTS, FILLS, KINDS, MAGIC, MAP_BYTES, MAP_FIELDS, SWIZZLES
 
 PROMOTIONS = (0, 64, 128, 256)  # bytes; the place of each is CUtensorMapL2promotion
@@ -36,17 +36,7 @@ class Encoding:
     promotion: int
 
     def packed(self) -> np.ndarray:
-        """The simulator's encoding, (128,) uint8.
-
-        Raises InputError for a row of the box that is shorter than the swizzle.
-        """
-        row = self.box[0] * ELEMENTS[self.kind][1]
-        if self.swizzle > row:
-            fits = ", ".join(str(one) for one in SWIZZLES if one <= row)
-            raise InputError(
-                f"a row of the box has {row} bytes and the swizzle {self.swizzle}; how a GPU lays "
-                f"such rows out is not documented, nor simulated: use a swizzle of {fits} bytes"
-            )
+        """The simulator's encoding, (128,) uint8."""
         image = np.zeros(1, MAP_FIELDS)
         count = len(self.extents)
         image["magic"], image["address"], image["rank"] = MAGIC, self.address, count - 1

@@ -410,15 +410,19 @@ class Instance:
                 return f"{kernel.describe_own(line)} (in {kernel.describe_line(at.position)})"
         return kernel.describe_position(instruction)
 
+    def kernel_line(self, instruction: Instruction | None) -> int:
+        """The line of line(), or of the call in the kernel itself that led there; 0 for none."""
+        program, found = self.kernel.program, 0
+        for instance, at in self.own_places(instruction):
+            found = program.outermost_line(instance.function.name, at) or found
+        return found
+
     def where_called(self, instruction: Instruction | None) -> str:
-        """where(), and the line of the call that led into a function of the kernel's own file."""
-        position = instruction.position if instruction is not None else None
-        outer = position.inlined_at if position is not None else None
-        line = self.call_line(self.line(instruction))
-        while outer is not None and outer.file == position.file:
-            line, outer = outer.line, outer.inlined_at
-        text = self.where(instruction)
-        return f"{text}, called at line {line}" if line else text
+        """where(), for code of a function behind the line of the call in the kernel itself."""
+        line, text = self.kernel_line(instruction), self.where(instruction)
+        if line in (0, self.line(instruction)):
+            return text
+        return f"{self.kernel.describe_own(line)} (in {text})"
 
     def complaint(self, instruction: Instruction, why: str) -> str:
         """Why an instruction cannot be simulated, and what to do about it."""

@@ -2,7 +2,8 @@
 
 A barrier without a thread count passes when every thread of the block that has not ended waits
 there, wherever in the program. A barrier with a count passes when that many threads, counted in
-full warps, wait or have arrived. Threads that have ended are not waited for.
+full warps, wait or have arrived. Threads that have ended are not waited for. An arrival is that of
+a warp: at bar.arrive a thread waits for the others of its warp that have not ended, and goes on.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Waiting:
     mode: str = ""  # reduction of bar.red: popc, and, or
     predicate: np.ndarray | None = None
     slot: int = -1  # register for the reduction's result
+    arrives: bool = False  # it is bar.arrive, and waits for its warp alone
 
     def part(self, chosen: np.ndarray) -> Waiting:
         predicate = None if self.predicate is None else self.predicate[chosen]
@@ -65,7 +67,7 @@ class Barriers:
             self.reports.barrier(number, [here])
             return fall
         at = self.arrival(block)
-        if "arrive" in instruction.opcode.split("."):
+        if at.arrives and self.in_whole_warps(at.places).all():
             self.arrive(at)
             if self.waiting:
                 self.release(whole=True)  # at once: what arrives later is for the next time
@@ -112,6 +114,7 @@ class Barriers:
             mode,
             predicate,
             slot,
+            "arrive" in parts,
         )
 
     def operand(self, instance, operand):
@@ -125,22 +128,50 @@ class Barriers:
 
     def arrive(self, at: Waiting) -> None:
         for number in np.unique(at.number).tolist():
-            threads = self.threads_in_warps(at.places[at.number == number])
-            for block in np.nonzero(threads)[0].tolist():
-                key = (block, number)
-                self.arrived[key] = self.arrived.get(key, 0) + int(threads[block])
+            self.count_arrivals(number, at.places[at.number == number])
+
+    def count_arrivals(self, number: int, places: np.ndarray) -> None:
+        threads = self.threads_in_warps(places)
+        for block in np.nonzero(threads)[0].tolist():
+            key = (block, number)
+            self.arrived[key] = self.arrived.get(key, 0) + int(threads[block])
 
     def threads_in_warps(self, places: np.ndarray, whole: bool = False) -> np.ndarray:
         """(blocks,) 32 for each warp of the block that has a lane among `places`.
 
         whole: only for warps all of whose living lanes are there.
         """
-        warps, counts = np.unique(self.lanes.at(places) >> 5, return_counts=True)
         if whole:
-            living = np.bincount(np.flatnonzero(self.lanes.alive) >> 5, minlength=warps.max() + 1)
-            warps = warps[counts == living[warps]]
+            places = places[self.in_whole_warps(places)]
+        warps = np.unique(self.lanes.at(places) >> 5)
         blocks = warps // self.lanes.warps_per_block
         return 32 * np.bincount(blocks, minlength=self.lanes.block_count)
+
+    def in_whole_warps(self, places: np.ndarray) -> np.ndarray:
+        """(n,) bool: are all living lanes of their warps among the places?"""
+        warp, warps = self.lanes.at(places) >> 5, self.lanes.alive.size >> 5
+        living = np.bincount(np.flatnonzero(self.lanes.alive) >> 5, minlength=warps)
+        return (np.bincount(warp, minlength=warps) == living)[warp]
+
+    def arrive_in_parts(self, released: dict[Key, np.ndarray]) -> None:
+        """Count the warps once whose lanes came to bar.arrive one after another, and free them."""
+        parts = [w for w in self.waiting if w.arrives]
+        for number in sorted({n for w in parts for n in np.unique(w.number).tolist()}):
+            places = np.concatenate([w.places[w.number == number] for w in parts])
+            places = places[self.in_whole_warps(places)]
+            self.count_arrivals(number, places)
+            self.free(number, places, released)
+
+    def free(self, number: int, places: np.ndarray, released: dict[Key, np.ndarray]) -> None:
+        """Lanes at bar.arrive of a barrier go on."""
+        staying = []
+        for w in self.waiting:
+            goes = np.isin(w.places, places) & (w.number == number) & w.arrives
+            if goes.any():
+                released[w.key] = merged(released.get(w.key), w.places[goes])
+            if not goes.all():
+                staying.append(w.part(~goes) if goes.any() else w)
+        self.waiting = staying
 
     def reduce(self, mode: str, predicate: np.ndarray, places: np.ndarray) -> np.ndarray:
         """bar.red over each block's lanes at `places`: count, and, or of their predicates."""
@@ -159,6 +190,7 @@ class Barriers:
         may still be on another side of a branch. Else it counts with its first lane.
         """
         released: dict[Key, np.ndarray] = {}
+        self.arrive_in_parts(released)
         for number in self.numbers():
             passing, staying = self.who_passes(number, whole)
             if passing:
@@ -169,8 +201,9 @@ class Barriers:
         return bool(released)
 
     def numbers(self) -> list[int]:
-        """The numbers of the barriers at which lanes wait."""
-        return sorted({int(n) for w in self.waiting for n in np.unique(w.number)})
+        """The numbers of the barriers at which lanes wait to pass."""
+        waiting = [w for w in self.waiting if not w.arrives]
+        return sorted({int(n) for w in waiting for n in np.unique(w.number)})
 
     def complete_blocks(self, number: int, whole: bool) -> np.ndarray:
         """(blocks,) bool: may the threads at this barrier pass?"""
@@ -179,6 +212,8 @@ class Barriers:
         needed = np.bincount(living, minlength=count)
         here, counted = [], np.zeros(count, bool)
         for w in self.waiting:
+            if w.arrives:
+                continue
             places = w.places[w.number == number]
             here.append(places)
             if w.expected is not None:
@@ -201,7 +236,7 @@ class Barriers:
                 passes = self.cluster.passes(self.lanes.at(w.places))
             else:
                 passes = complete[self.lanes.block_of_place[w.places]]
-            passes = passes & (w.number == number)
+            passes = passes & (w.number == number) & (not w.arrives)
             if passes.any():
                 passing.append(w.part(passes))
             if not passes.all():
@@ -241,7 +276,7 @@ class Barriers:
         lanes, message = self.lanes.at(first.places), self.describe_deadlock()
         where = first.instance, first.instruction
         if self.reports.fault("divergent-barrier", message, *where, lanes) is not None:
-            raise Hang(message, first.instance.line(first.instruction))
+            raise Hang(message, first.instance.kernel_line(first.instruction))
         released: dict[Key, np.ndarray] = {}
         for w in self.waiting:
             released[w.key] = merged(released.get(w.key), w.places)
@@ -280,6 +315,7 @@ class Barriers:
             count = f" for {w.expected} threads" if w.expected is not None else ""
             arrived = self.arrived.get((int(lanes.block_of_place[mine[0]]), number), 0)
             count += f", {arrived} more have arrived" if arrived else ""
+            count += ", for the other threads of their warp" if w.arrives else ""
             waits = "threads wait" if mine.size > 1 else "thread waits"
             parts.append(f"{mine.size} {waits} at {where} ({name}{count}; first: {thread})")
         return parts

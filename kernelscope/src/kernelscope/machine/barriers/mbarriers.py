@@ -337,7 +337,7 @@ class Mbarriers:
         """What an mbarrier waits for: the pending arrivals and bytes of its phase."""
         pending, expected, waiting, parity = (int(x) for x in unpack_state(self.words[index]))
         stride = self.memory.cluster.shared_stride
-        place = self.memory.describe_shared(8 * index % stride)[2]
+        place = self.memory.name_shared(8 * index % stride)
         text = f"the mbarrier at {place} waits for {pending} of {expected} arrivals"
         if waiting:
             text += f" and {waiting} bytes"

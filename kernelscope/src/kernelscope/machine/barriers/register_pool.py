@@ -160,7 +160,7 @@ class RegisterPool:
         where = first.instance, first.instruction
         lanes = self.lanes.at(first.places)
         if self.reports.fault("divergent-barrier", message, *where, lanes) is not None:
-            raise Hang(message, first.instance.line(first.instruction))
+            raise Hang(message, first.instance.kernel_line(first.instruction))
         released: dict[Key, np.ndarray] = {}
         for one in self.waiting:
             released[one.key] = merged(released.get(one.key), one.places)

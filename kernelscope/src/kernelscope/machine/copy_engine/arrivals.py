@@ -8,7 +8,7 @@ import numpy as np
 
 from ..access import Memory
 from ..reports import Reports
-from .places import SharedPlaces
+from .places import PLAIN, SharedPlaces
 from .transfers import Arrival
 
 
@@ -42,16 +42,16 @@ class Arrivals:
         shared = self.memory.shared.bytes
         self.memory.globals.version += 1
         if arrival.data is None:
-            data = arrival.source.read(shared, arrival.size, 0)
+            data = arrival.source.read(shared, arrival.size, PLAIN)
         else:
             data = arrival.data[arrival.row]
         if arrival.reduction is None:
-            arrival.to.write(shared, data, arrival.swizzle)
+            arrival.to.write(shared, data, arrival.layout)
             return
         dtype, fn = arrival.reduction.dtype, arrival.reduction.operation.fn
         for row, to in enumerate(_one_by_one(arrival.to)):  # of which some may meet
-            before = to.read(shared, arrival.size, 0).view(dtype)
-            to.write(shared, fn(before, data[row : row + 1].view(dtype)).view(np.uint8), 0)
+            before = to.read(shared, arrival.size, PLAIN).view(dtype)
+            to.write(shared, fn(before, data[row : row + 1].view(dtype)).view(np.uint8), PLAIN)
 
 
 def _one_by_one(places: SharedPlaces) -> Iterator[SharedPlaces]:

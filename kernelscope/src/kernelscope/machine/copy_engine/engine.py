@@ -6,7 +6,6 @@ import numpy as np
 from kernelscope.ptx.syntax import Instruction
 from kernelscope.translate.control_flow import LANE
 
-from ...addresses import aligned
 from ...errors import InputError, UnsupportedInstruction
 from ...isa.atomics import Reduction, reduction_of_elements
 from ...tensor_map.fields import MAP_BYTES
@@ -20,10 +19,9 @@ from ..warps import are_whole_warps
 from . import told
 from .arrivals import Arrivals
 from .boxes import UNITS, Box, decoded
-from .places import CHUNK, SharedPlaces
+from .places import CHUNK, LINE, PLAIN, SharedPlaces
 from .transfers import Arrival, Departure, GlobalPlaces
 
-_LINE = 128  # bytes: the alignment of boxes in shared memory
 _MAP_ALIGNMENT = 64
 _WORD = np.dtype("u4"), 2
 _RANKS = 16  # bits of a multicast's mask
@@ -87,7 +85,7 @@ class CopyEngine:
             here = here.part(np.isin(chosen, kept))
             phase, last = self.place(mbarrier, kept, 8, 8, ins)
             held, lanes = np.isin(kept, last), self.lanes.R[LANE][last]
-            arrival = Arrival(lanes, there.part(held), phase, one, 0, ins)
+            arrival = Arrival(lanes, there.part(held), phase, one, PLAIN, ins)
             arrival.source, arrival.reduction = here.part(held), reduction
             self.start(arrival, None)
 
@@ -95,10 +93,9 @@ class CopyEngine:
         self, to, mbarrier, mask, chosen, data, target: GlobalPlaces, ins: Instruction
     ) -> None:
         """Start copies of rows of data, those of the chosen lanes, to one block or several."""
-        size, box = data.shape[1], target.box
-        swizzle = box.swizzle if box is not None else 0
-        room = aligned(size, _LINE) if swizzle else size
-        there, kept = self.place(to, chosen, room, _LINE if box is not None else CHUNK, ins)
+        size, layout = data.shape[1], target.layout
+        alignment = LINE if target.box is not None else CHUNK
+        there, kept = self.place(to, chosen, layout.room(size), alignment, ins)
         phase, last = self.place(mbarrier, kept, 8, 8, ins)
         there = there.part(np.isin(kept, last))
         row = np.searchsorted(chosen, last)
@@ -106,7 +103,7 @@ class CopyEngine:
             names = spread(mask, self.lanes.R[LANE].size)[last].astype(np.int64)
             which, there, phase = self.multicast(names, last, there, phase, ins)
             row, last = row[which], last[which]
-        arrival = Arrival(self.lanes.R[LANE][last], there, phase, size, swizzle, ins, data, row)
+        arrival = Arrival(self.lanes.R[LANE][last], there, phase, size, layout, ins, data, row)
         self.start(arrival, target)
 
     def start(self, arrival: Arrival, target: GlobalPlaces | None) -> None:
@@ -168,9 +165,9 @@ class CopyEngine:
                 text = f"reduces a box of {box.kind}: {error}"
                 self.mbarriers.complain("bad-launch", text, ins, self.lanes.R[LANE][chosen])
                 continue
-            room = aligned(box.bytes, _LINE) if box.swizzle else box.bytes
-            here, kept = self.place(source, chosen, room, _LINE, ins)
-            target = GlobalPlaces(box, first[np.isin(chosen, kept)])
+            target = GlobalPlaces(box, first)
+            here, kept = self.place(source, chosen, target.layout.room(box.bytes), LINE, ins)
+            target = target.part(np.isin(chosen, kept))
             self.leave(kept, here, box.bytes, target, operation, ins)
 
     def store(self, to, source, size, reduction, ins: Instruction) -> None:
@@ -232,8 +229,7 @@ class CopyEngine:
 
     def read_source(self, one: Departure) -> None:
         if one.data is None:
-            swizzle = one.target.box.swizzle if one.target.box is not None else 0
-            one.data = one.source.read(self.memory.shared.bytes, one.size, swizzle)
+            one.data = one.source.read(self.memory.shared.bytes, one.size, one.target.layout)
             self.reports.async_read(one.told)
 
     def write(self, one: Departure) -> None:

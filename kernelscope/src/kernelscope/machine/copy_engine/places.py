@@ -7,12 +7,42 @@ from functools import lru_cache
 
 import numpy as np
 
+from ...addresses import aligned
 from .boxes import UNITS
 
 CHUNK = 16  # bytes that a swizzle leaves together
-_LINE = 7  # a swizzle takes its number from the bits of the address from here on: 128 bytes a line
+LINE = 128  # bytes: a swizzle takes its number from that of the line, and boxes begin with one
+_LINE_BITS = 7
 _CHUNK_BITS = 4
 _PERIOD = 1024  # bytes after which all swizzles repeat
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """How bytes that are copied together stand in shared memory.
+
+    swizzle: bytes, 0 for none; row: bytes of a row of a box. Rows that are shorter than the swizzle
+    are as far apart as it is long, with gaps that are not copied (as seen on an H200).
+    """
+
+    swizzle: int = 0
+    row: int = 0
+
+    def offsets(self, size: int) -> np.ndarray:
+        """(size / 16,) int64: of each chunk, in the order of the box, before the swizzle."""
+        offsets = np.arange(0, size, CHUNK)
+        return (
+            offsets
+            if not self.swizzle
+            else offsets + offsets // self.row * (self.swizzle - self.row)
+        )
+
+    def room(self, size: int) -> int:
+        """Bytes of shared memory that copies of `size` bytes take up, gaps included."""
+        return size if not self.swizzle else aligned(size // self.row * self.swizzle, LINE)
+
+
+PLAIN = RowLayout()
 
 
 @dataclass
@@ -26,32 +56,32 @@ class SharedPlaces:
     def part(self, chosen: np.ndarray) -> SharedPlaces:
         return SharedPlaces(self.address[chosen], self.base[chosen], self.block[chosen])
 
-    def chunk_addresses(self, size: int, swizzle: int) -> np.ndarray:
+    def chunk_addresses(self, size: int, layout: RowLayout) -> np.ndarray:
         """(n, size / 16) int64: the address in the block of each chunk, in the order of the box."""
-        return swizzled(self.address[:, None] + np.arange(0, size, CHUNK), swizzle)
+        return swizzled(self.address[:, None] + layout.offsets(size), layout.swizzle)
 
-    def indices(self, size: int, swizzle: int) -> np.ndarray:
+    def indices(self, size: int, layout: RowLayout) -> np.ndarray:
         """(n, size / 16) int64: the same as places in a view of chunks of all shared memory."""
         phase = self.address % _PERIOD
-        if not swizzle or (phase == phase[0]).all():
+        if not layout.swizzle or (phase == phase[0]).all():
             start = self.address + self.base >> _CHUNK_BITS
-            return start[:, None] + _chunks(size, swizzle, int(phase[0]) if swizzle else 0)
-        return (self.chunk_addresses(size, swizzle) + self.base[:, None]) >> _CHUNK_BITS
+            return start[:, None] + _chunks(size, layout, int(phase[0]) if layout.swizzle else 0)
+        return (self.chunk_addresses(size, layout) + self.base[:, None]) >> _CHUNK_BITS
 
-    def read(self, shared: np.ndarray, size: int, swizzle: int) -> np.ndarray:
+    def read(self, shared: np.ndarray, size: int, layout: RowLayout) -> np.ndarray:
         """(n, size) uint8: what is there."""
-        return shared.view(UNITS[CHUNK]).take(self.indices(size, swizzle)).view(np.uint8)
+        return shared.view(UNITS[CHUNK]).take(self.indices(size, layout)).view(np.uint8)
 
-    def write(self, shared: np.ndarray, data: np.ndarray, swizzle: int) -> None:
+    def write(self, shared: np.ndarray, data: np.ndarray, layout: RowLayout) -> None:
         """Put (n, size) uint8 there; of places that overlap the last one stays."""
-        index = self.indices(data.shape[1], swizzle)
+        index = self.indices(data.shape[1], layout)
         shared.view(UNITS[CHUNK])[index] = data.view(UNITS[CHUNK])
 
 
 @lru_cache(maxsize=256)
-def _chunks(size: int, swizzle: int, phase: int) -> np.ndarray:
+def _chunks(size: int, layout: RowLayout, phase: int) -> np.ndarray:
     """(size / 16,) int64: the place of each chunk, in chunks from the first address on."""
-    return (swizzled(phase + np.arange(0, size, CHUNK), swizzle) - phase) >> _CHUNK_BITS
+    return (swizzled(phase + layout.offsets(size), layout.swizzle) - phase) >> _CHUNK_BITS
 
 
 def swizzled(address: np.ndarray, swizzle: int) -> np.ndarray:
@@ -63,4 +93,4 @@ def swizzled(address: np.ndarray, swizzle: int) -> np.ndarray:
     if not swizzle:
         return address
     mask = swizzle // CHUNK - 1
-    return address ^ (address >> _LINE & mask) << _CHUNK_BITS
+    return address ^ (address >> _LINE_BITS & mask) << _CHUNK_BITS

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 from kernelscope.events import Access, AsyncOperation
 
-from .places import CHUNK, SharedPlaces
+from .places import CHUNK, PLAIN, RowLayout, SharedPlaces
 from .transfers import Arrival, Departure, GlobalPlaces
 
 
-def shared_access(kind: str, at: SharedPlaces, i: int, lane: int, size: int, swizzle: int):
+def shared_access(kind: str, at: SharedPlaces, i: int, lane: int, size: int, layout: RowLayout):
     """The Access of the i-th of some copies to shared memory: one run, or its chunks."""
-    run = CHUNK if swizzle else size
+    run = CHUNK if layout.swizzle else size
     address = at.address[i : i + 1]
-    if swizzle:
-        address = at.part(slice(i, i + 1)).chunk_addresses(size, swizzle)[0]
+    if layout.swizzle:
+        address = at.part(slice(i, i + 1)).chunk_addresses(size, layout)[0]
     lanes, block = np.full(address.size, lane), np.full(address.size, at.block[i])
     return Access("shared", kind, address.astype(np.uint64), lanes, run, None, block)
 
@@ -38,11 +38,11 @@ def of_arrivals(arrival: Arrival, line: int, source: GlobalPlaces | None) -> lis
     for i, lane in enumerate(arrival.lanes.tolist()):
         accesses = []
         if arrival.source is not None:
-            accesses.append(shared_access("load", arrival.source, i, lane, arrival.size, 0))
+            accesses.append(shared_access("load", arrival.source, i, lane, arrival.size, PLAIN))
         elif (row := int(arrival.row[i])) not in read:
             accesses.append(global_access("load", source, row, lane, arrival.size))
             read.add(row)
-        accesses.append(shared_access(kind, arrival.to, i, lane, arrival.size, arrival.swizzle))
+        accesses.append(shared_access(kind, arrival.to, i, lane, arrival.size, arrival.layout))
         mbarrier = int(arrival.phase.block[i]), int(arrival.phase.address[i])
         lanes = np.array([lane])
         ins, how = arrival.instruction, "mbarrier"
@@ -53,12 +53,11 @@ def of_arrivals(arrival: Arrival, line: int, source: GlobalPlaces | None) -> lis
 def of_departures(departure: Departure, line: int, lanes: np.ndarray) -> list[AsyncOperation]:
     """The operations of copies out of shared memory."""
     kind = "store" if departure.reduction is None else "atomic"
-    box = departure.target.box
-    swizzle = box.swizzle if box is not None else 0
+    layout = departure.target.layout
     found = []
     for i, lane in enumerate(lanes.tolist()):
         accesses = (
-            shared_access("load", departure.source, i, lane, departure.size, swizzle),
+            shared_access("load", departure.source, i, lane, departure.size, layout),
             global_access(kind, departure.target, i, lane, departure.size),
         )
         ins, how = departure.instruction, "bulk_group"

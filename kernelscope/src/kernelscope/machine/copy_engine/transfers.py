@@ -10,7 +10,7 @@ from kernelscope.ptx.syntax import Instruction
 
 from ...isa.atomics import Reduction
 from .boxes import Box
-from .places import SharedPlaces
+from .places import PLAIN, RowLayout, SharedPlaces
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Arrival:
     to: SharedPlaces
     phase: SharedPlaces
     size: int
-    swizzle: int
+    layout: RowLayout
     instruction: Instruction
     data: np.ndarray | None = None
     row: np.ndarray | None = None
@@ -57,6 +57,12 @@ class GlobalPlaces:
 
     box: Box | None
     first: np.ndarray  # coordinates, or (n,) addresses
+
+    @property
+    def layout(self) -> RowLayout:
+        """Of the same bytes in shared memory."""
+        box = self.box
+        return PLAIN if box is None else RowLayout(box.swizzle, box.counts[0] * box.item)
 
     def part(self, chosen: np.ndarray) -> GlobalPlaces:
         return GlobalPlaces(self.box, self.first[chosen])

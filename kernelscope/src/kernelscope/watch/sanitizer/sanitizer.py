@@ -33,6 +33,7 @@ from .pointers import Bounds
 from .races.context import Context, LaneStamps
 from .races.global_races import GlobalRaces
 from .races.handshakes import Handshakes
+from .races.meetings import phase_key
 from .races.ordering import ChunkOrder
 from .races.shared_races import SharedRaces
 from .refusals import leaving, nearest, refused
@@ -251,7 +252,7 @@ class Sanitizer(Observer):
         lanes, address = event.lanes[use.chosen], access.address[use.chosen].view(np.int64)
         own = lanes // self._naming.per_block
         holder = own if access.block is None else access.block[use.chosen]
-        keys = holder << 40 | address << 1 | use.parity
+        keys = phase_key(holder, address, use.parity)
         if what == "wait":
             state.shared.copies.complete(np.unique(keys[use.passed]))
             state.order.wait_for_phase(lanes[use.passed], keys[use.passed])

@@ -9,6 +9,7 @@ from kernelscope.events import Access, InstructionEvent, MachineView
 
 from ..findings import Naming
 from ..races.context import Context
+from ..races.meetings import phase_key
 from ..races.ordering import ChunkOrder
 from .fences import FenceLog
 from .operations import AsyncWork
@@ -17,6 +18,10 @@ ARRIVALS = (
     "count what each phase gets: mbarrier.init names the arrivals, of all threads that arrive and "
     "of each arrive.expect_tx, and expect_tx the bytes of all copies; who waits names the parity "
     "of the phase, 0, 1, 0, ... from the init on"
+)
+IN_PHASE = (
+    "wait before the arrival for what follows the phase before: who releases a tile waits until it "
+    "is full, also where it does not read it"
 )
 Key = tuple[int, int]  # the block of the chunk that holds it, its byte address there
 
@@ -30,10 +35,20 @@ class Wait:
     phase: int  # -1: the one before the first
 
 
+@dataclass(frozen=True)
+class PhaseArrival:
+    """An arrival of a thread at an mbarrier."""
+
+    line: int
+    time: int
+    lane: int
+
+
 @dataclass(eq=False)
 class Mbarrier:
     """phase: number of the one that is not complete; waited: phase -> lane of each warp that has
-    waited for it -> when; copies: those into shared memory that count here and are not in place.
+    waited for it -> when; copies: those into shared memory that count here and are not in place;
+    arrived: phase -> warp -> its last arrival, of the two newest phases.
     """
 
     line: int  # of its init
@@ -45,6 +60,7 @@ class Mbarrier:
     last: dict[int, Wait] = field(default_factory=dict)  # by warp
     asking: set[int] = field(default_factory=set)  # warps that found a phase not complete
     copies: list[AsyncWork] = field(default_factory=list)
+    arrived: dict[int, dict[int, PhaseArrival]] = field(default_factory=dict)
     started_for: set[int] = field(default_factory=set)  # warps whose copies may use it
 
 
@@ -93,6 +109,8 @@ class Phases:
                 continue
             if "expect_tx" in event.instruction.opcode:
                 found.expected_at = line
+            if what.startswith("arrive"):
+                self.arrive(found, place, lanes[mine], use.parity[mine], line, time)
             if use.passed is not None:
                 parity = int(use.parity[mine][0])
                 self.wait(found, lanes[mine], use.passed[mine], parity, line, time)
@@ -110,6 +128,52 @@ class Phases:
             waited.setdefault(lane, time)
             found.last[lane >> 5] = wait
             found.asking.discard(lane >> 5)
+
+    def arrive(self, found: Mbarrier, place: int, lanes, parity, line: int, time: int) -> None:
+        """Lanes have arrived, each in the phase of its parity.
+
+        All arrivals of the phase before have to come first: one that nothing orders behind them
+        may be earlier another time, and then counts for that phase, which ends without the last.
+        """
+        phase = found.phase - (parity != found.phase & 1)
+        for number in np.unique(phase).tolist():
+            mine = lanes[phase == number]
+            first = mine[np.flatnonzero(np.diff(mine >> 5, prepend=-1))]
+            before = list(found.arrived.get(number - 1, {}).values())
+            if before:
+                self.check_arrival(place, number, before, first, line)
+            here = found.arrived.setdefault(number, {})
+            here.update((lane >> 5, PhaseArrival(line, time, lane)) for lane in first.tolist())
+        for old in [one for one in found.arrived if one < found.phase - 1]:
+            del found.arrived[old]
+
+    def check_arrival(
+        self, place: int, phase: int, before: list[PhaseArrival], lanes, line
+    ) -> None:
+        """before: arrivals of the phase before; lanes: of one lane of each warp that arrives."""
+        time, earlier = (
+            np.array([getattr(one, name) for one in before]) for name in ("time", "lane")
+        )
+        for lane in lanes.tolist():
+            ordered = self.order.causes_order(time, earlier, np.full(time.size, lane))
+            ordered |= earlier >> 5 == lane >> 5
+            if not ordered.all():
+                self.report_arrival(place, phase, before[int(np.argmin(ordered))], lane, line)
+                return
+
+    def report_arrival(
+        self, place: int, phase: int, prior: PhaseArrival, lane: int, line: int
+    ) -> None:
+        where = self.naming.element("shared", place % self.stride, 8)
+        lanes = np.array([prior.lane, lane]) + self.machine.first_lane
+        said = (
+            f"{self.naming.who(lanes[1])} arrives in phase {phase} of the mbarrier {where.text}, "
+            f"and nothing orders that behind the arrival of {self.naming.who(lanes[0])} on line "
+            f"{prior.line} in phase {phase - 1}: where it comes first it counts for that phase, "
+            "which then ends before all are done"
+        )
+        how = {"other_line": prior.line, "remedy": IN_PHASE}
+        self.naming.report("race", line, said, lanes, where, **how)
 
     def begin(self, access: Access, line: int, time: int) -> None:
         """mbarrier.init of some lanes."""
@@ -155,6 +219,9 @@ class Phases:
         operation.phase = found.phase
         operation.ended = found.waited.setdefault(found.phase, {})
         found.copies.append(operation)
+        block, address = operation.told.mbarrier
+        key = phase_key(block, address, found.phase & 1)
+        self.order.copy_starts(operation.lane, key, operation.time)
         self.check_start(found, operation)
 
     def leave(self, operation: AsyncWork) -> None:

@@ -166,6 +166,11 @@ class NamedBarriers:
         return self.meetings.orders(time, self.members(earlier), self.members(later))
 
 
+def phase_key(block, address, parity):
+    """The number of a phase of the mbarrier at an address of a block's shared memory, int64."""
+    return block << 40 | address << 1 | parity
+
+
 class MbarrierPhases:
     """Phases of mbarriers: who finds one complete comes after all that arrived there.
 
@@ -177,7 +182,8 @@ class MbarrierPhases:
         warps = lanes >> 5
         self.per_block = per_block >> 5
         self.after = np.zeros((warps, warps), np.int32)  # up to when it comes after each other one
-        self.arrived: dict[int, np.ndarray] = {}  # key of a phase -> what comes before it, (warps,)
+        # key of a phase, or of a barrier with a count -> what comes before it, (warps,)
+        self.arrived: dict[int, np.ndarray] = {}
 
     def arrive(self, lanes: np.ndarray, keys: np.ndarray, passed, time: int) -> None:
         """keys: the phase of each lane; passed: when each last passed a barrier of its block."""
@@ -197,6 +203,25 @@ class MbarrierPhases:
             if key in self.arrived:
                 warps = np.unique(lanes[keys == key] >> 5)
                 self.after[warps] = np.maximum(self.after[warps], self.arrived[key])
+
+    def keys_of_barrier(self, lanes: np.ndarray, number) -> np.ndarray:
+        """(n,) int64: keys that no phase has, of each lane's block and barrier."""
+        block = (lanes >> 5) // self.per_block
+        return -1 - (block * NamedBarriers.NUMBERS + number)
+
+    def arrive_at_barrier(self, lanes: np.ndarray, number, time: int) -> None:
+        """bar.arrive; arguments as of NamedBarriers.arrive."""
+        for one in range(NamedBarriers.NUMBERS) if number is None else [number]:
+            keys = self.keys_of_barrier(lanes, np.asarray(one, np.int64))
+            self.arrive(lanes, keys, np.zeros(lanes.size, np.int64), time)
+
+    def meet_at_barrier(self, lanes: np.ndarray, number: int, time: int) -> None:
+        """Lanes pass a barrier: they come after those that have only arrived there, too."""
+        keys = self.keys_of_barrier(lanes, number)
+        self.wait(lanes, keys)
+        for key in np.unique(keys).tolist():
+            self.arrived.pop(key, None)
+        self.meet(lanes, time)
 
     def meet(self, lanes: np.ndarray, time: int) -> None:
         """Warps of each block have met at a barrier: each comes after all that any of them did,

@@ -33,6 +33,7 @@ class ChunkOrder:
         # There, or at a shuffle or vote, by whole warps or last. It makes an error a warning only.
         self.met = WarpMeetings(lanes, history=False)
         self.phases: MbarrierPhases | None = None  # from the first arrival at an mbarrier on
+        self.causes: MbarrierPhases | None = None  # the same, and bulk copies: for `causes_order`
         self.clusters: ClusterBarriers | None = None  # from the first arrival at one on
         self.cluster_of_block = machine.cluster_of_block
         self.publications = LanePublications()
@@ -51,8 +52,8 @@ class ChunkOrder:
         A barrier for a whole block also orders what its ended threads did; one with a count of its
         own orders those who took part.
         """
-        if self.phases is not None:
-            self.phases.meet(np.concatenate([lanes for _, lanes in arrivals]), time)
+        for one in self.of_phases():
+            one.meet_at_barrier(np.concatenate([lanes for _, lanes in arrivals]), number, time)
         if self.publications.single.fresh:
             self.publications.barrier(np.concatenate([lanes for _, lanes in arrivals]), time)
         counted = any(len(instruction.operands) > 1 for instruction, _ in arrivals)
@@ -81,31 +82,65 @@ class ChunkOrder:
         self._tell_apart()
         self.named.arrive(lanes, number, time)
         self.released[lanes] = time
+        for one in self.of_phases():
+            one.arrive_at_barrier(lanes, number, time)
+
+    def of_phases(self) -> list[MbarrierPhases]:
+        """Those that there are, of memory and of causes."""
+        return [one for one in (self.phases, self.causes) if one is not None]
 
     def arrive_at_phase(self, lanes: np.ndarray, keys: np.ndarray, time: int) -> None:
         """mbarrier.arrive: what the lanes did before comes before who waits for the phase.
 
         keys: (n,) int64, a number of each lane's mbarrier and phase.
         """
+        self._begin_phases()
+        for one in self.of_phases():
+            one.arrive(lanes, keys, self._passed_by(lanes), time)
+
+    def copy_starts(self, lane: int, key: int, time: int) -> None:
+        """A bulk copy of this lane counts its bytes in a phase, which ends after its start.
+
+        To memory that is no order of what the lane did before; but it happened.
+        """
+        self._begin_phases()
+        lanes = np.array([lane])
+        self.causes.arrive(lanes, np.array([key]), self._passed_by(lanes), time)
+
+    def _begin_phases(self) -> None:
         if self.phases is None:
             self.phases = MbarrierPhases(self.lanes, self.per_block)
+            self.causes = MbarrierPhases(self.lanes, self.per_block)
             if self.named is not None:
-                self.phases.begin(self.named)
+                for one in self.of_phases():
+                    one.begin(self.named)
+
+    def _passed_by(self, lanes: np.ndarray) -> np.ndarray:
+        """(n,) when each lane last passed a barrier of its block; 0 where others know it."""
         passed = np.full(lanes.size, self.passed_by_all)
         if self.passed is not None:
             passed = self.passed[lanes] if self.released is None else passed * 0
-        self.phases.arrive(lanes, keys, passed, time)
+        return passed
 
     def wait_for_phase(self, lanes: np.ndarray, keys: np.ndarray) -> None:
         """The lanes have found these phases complete."""
-        if self.phases is not None:
-            self.phases.wait(lanes, keys)
+        for one in self.of_phases():
+            one.wait(lanes, keys)
 
     def phase_orders(self, time, earlier, later) -> np.ndarray:
         """(n,) bool: did a phase of an mbarrier come between? Lanes counted in the chunk."""
         if self.phases is None:
             return np.zeros(time.size, bool)
         return self.phases.orders(time, earlier, later)
+
+    def causes_order(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool: as `settles`, where a bulk copy also tells who waits for it that what came
+        before its start has happened.
+        """
+        ordered = self.settles(time, earlier, later)
+        if self.causes is not None:
+            ordered |= self.causes.orders(time, earlier, later)
+        return ordered
 
     def _spread_out(self) -> None:
         if self.passed is None:
@@ -120,9 +155,7 @@ class ChunkOrder:
 
     def arrive_at_cluster(self, lanes: np.ndarray, phase: np.ndarray, time: int | None) -> None:
         """Lanes arrive at the barrier of their cluster; arguments as of ClusterBarriers.arrive."""
-        passed = np.full(lanes.size, self.passed_by_all)
-        if self.passed is not None:
-            passed = self.passed[lanes] if self.released is None else passed * 0
+        passed = self._passed_by(lanes)
         self.at_cluster().arrive(lanes, phase, passed, time)
 
     def cluster_orders(self, time, earlier, later) -> np.ndarray:
