@@ -54,6 +54,26 @@ def test_the_simulator_agrees_with_itself():
     assert "all_agree: True" in differential.report(record)
 
 
+def test_a_record_keeps_the_sections_of_an_earlier_one_that_were_not_run_again():
+    def section(agrees):
+        return {"all_agree": agrees, "items": []}
+
+    apart = [{"section": "tma", "tma": "a"}, {"section": "textures", "texture": "b"}]
+    earlier = {"gpu": "A", "date": "1", "commit": "c", "differences": apart}
+    earlier["sections"] = {name: section(name == "opcodes") for name in ("opcodes", "tma")}
+    later = {"gpu": "A", "date": "2", "commit": "d", "differences": [], "all_agree": True}
+    later["sections"] = {"tma": section(True)}
+    found = differential.joined(later, earlier)
+    assert found["all_agree"] and found["commit"] == "d"
+    assert found["differences"] == apart[1:]
+    assert found["sections"]["opcodes"]["run"] == {"date": "1", "commit": "c"}
+    assert "run" not in found["sections"]["tma"]
+    earlier["sections"]["opcodes"] = section(False)
+    assert not differential.joined(later, earlier)["all_agree"]
+    with pytest.raises(ValueError, match="takes no sections"):
+        differential.joined(later | {"gpu": "B"}, earlier)
+
+
 def test_one_wrong_bit_is_a_difference_everywhere(monkeypatch):
     options = ("--kernels", "2", "--every", "60", "--sections", *SMALL[5:])
     record = run(*options, machine=Faulty(), monkeypatch=monkeypatch)

@@ -7,12 +7,14 @@
 Eight sections: every opcode of the operation table; matrix instructions of warps; those of groups
 of warps; random kernels, against an independent oracle too; warp operations, atomics, memory and
 conversions; the mathematical functions; textures; bulk copies. The last line above runs only the
-random kernels, with or without --self-test. A caller may add sections of its own. A record of kind
+random kernels, with or without --self-test; with --earlier RECORD the record keeps that one's other
+sections, each with its date and commit. A caller may add sections of its own. A record of kind
 "differential" goes to OUT/<gpu>/differential.json; the exit status is 1 where the two disagree.
 """
 
 import argparse
 import concurrent.futures
+import json
 import multiprocessing
 import os
 import sys
@@ -20,7 +22,7 @@ import time
 from pathlib import Path
 
 from kernelscope.differential.machines import Machine
-from kernelscope.differential.record import make_record, report, summarise, write
+from kernelscope.differential.record import joined, make_record, report, summarise, write
 from kernelscope.differential.sections import SECTIONS, guarded
 
 
@@ -54,6 +56,9 @@ def parse(arguments=None, sections=SECTIONS):
         help="simulator against simulator (debug build, random warp order)",
     )
     parser.add_argument("--sections", nargs="+", choices=sections, default=list(sections))
+    parser.add_argument(
+        "--earlier", type=Path, help="record whose sections are kept where they are not run again"
+    )
     parser.add_argument("--kernels", type=int, default=2048, help="random kernels (default 2048)")
     parser.add_argument(
         "--raw", type=Path, help="file .npz for the results of matrix instructions on the GPU"
@@ -127,7 +132,10 @@ def main(argv=None, more=None, kernels=None) -> int:
     """
     sections = {**SECTIONS, **(more or {})}
     arguments = parse(argv, sections)
+    earlier = json.loads(arguments.earlier.read_bytes()) if arguments.earlier else None
     record = compare_machines(arguments, sections, kernels)
+    if earlier:
+        record = joined(record, earlier)
     if arguments.out:
         print(f"written: {write(record, arguments.out)}")
     print(report(record))

@@ -77,6 +77,27 @@ def make_record(run, sections: dict) -> dict:
     }
 
 
+def joined(record: dict, earlier: dict) -> dict:
+    """The record with the sections of an earlier one of the same GPU that were not run again.
+
+    Each of these says when, and at which commit, it was run. Raises ValueError for another GPU.
+    """
+    if record["gpu"] != earlier["gpu"]:
+        raise ValueError(f"a record of {record['gpu']} takes no sections of {earlier['gpu']}")
+    run = {name: earlier[name] for name in ("date", "commit")}
+    sections = {
+        name: record["sections"].get(name) or {"run": run, **section}
+        for name, section in (earlier["sections"] | record["sections"]).items()
+    }
+    kept = [one for one in earlier["differences"] if one["section"] not in record["sections"]]
+    return {
+        **record,
+        "all_agree": all(section["all_agree"] for section in sections.values()),
+        "differences": [*kept, *record["differences"]],
+        "sections": sections,
+    }
+
+
 def label_of(item: dict) -> str:
     """Return the name of an item: its first entry but for its section's name."""
     return next(str(found) for key, found in item.items() if key != "section")
