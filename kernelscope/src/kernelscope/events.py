@@ -144,7 +144,9 @@ class AsyncOperation:
     instruction, line: what issued it; lanes: (n,) int64 ids of the issuing thread, or of the 128 of
     a warpgroup; accesses: the bytes of memory that it reads and writes, one address for each
     contiguous run of `size` bytes; completion: "mbarrier", "bulk_group" or "wgmma_group", by which
-    others learn of its end; mbarrier: (block of the chunk, address in it), or None.
+    others learn of its end; mbarrier: (block of the chunk, address in it), or None. Of a box of a
+    tensor map, box: (rows, bytes of a row), rows: (addresses,) int64, the row of each address in
+    global memory; what they leave out is outside of the array.
     """
 
     instruction: Instruction
@@ -153,6 +155,8 @@ class AsyncOperation:
     accesses: tuple[Access, ...]
     completion: str
     mbarrier: tuple[int, int] | None = None
+    box: tuple[int, int] | None = None
+    rows: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

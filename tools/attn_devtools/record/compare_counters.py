@@ -63,6 +63,12 @@ ATOMIC_METRICS = {
     "shared_atomic_wavefronts": [f"{_SASS}_atom.sum"],
     "shared_atomic_conflicts": ["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_atom.sum"],
 }
+# Bulk copies: boxes of tensor maps. What comes for places past an array's edges is counted too.
+BULK_METRICS = {
+    "bulk_copy_requests": [f"smsp__inst_executed_op_tma_{op}.sum" for op in ("ld", "st")],
+    "bulk_load_sectors": ["l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum"],
+    "bulk_store_sectors": ["l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum"],
+}
 # Local memory: ptxas spills registers there, and keeps in registers what it can.
 LOCAL_METRICS = {
     "local_load_requests": "smsp__inst_executed_op_local_ld.sum",
@@ -80,6 +86,7 @@ EXACT = (
     "shared_atomic_requests",
     "shared_atomic_wavefronts",
     "shared_atomic_conflicts",
+    *BULK_METRICS,
 )
 CLOSE = (
     "shared_load_wavefronts",
@@ -135,8 +142,8 @@ def profile(chosen, parsed: argparse.Namespace) -> list[Profile]:
     """One ncu run over this very module. `parsed.also`: further metrics, a regular expression."""
     program = [sys.executable, "-m", __spec__.name, "--launch"]
     program += ["--every", str(parsed.every), "--only", parsed.only]
-    atomics = [metric for parts in ATOMIC_METRICS.values() for metric in parts]
-    wanted = (*COUNTING, *SASS_WAVEFRONTS.values(), *LDMATRIX.values(), PAIRS_OF_HALVES, *atomics)
+    summed = [metric for parts in (ATOMIC_METRICS | BULK_METRICS).values() for metric in parts]
+    wanted = (*COUNTING, *SASS_WAVEFRONTS.values(), *LDMATRIX.values(), PAIRS_OF_HALVES, *summed)
     wanted += tuple(LOCAL_METRICS.values())
     if parsed.also:
         wanted = dict.fromkeys((*wanted, *known_metrics(parsed.also)))
@@ -190,10 +197,12 @@ def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:
     for name, metric in LDMATRIX.items():
         if SASS_WAVEFRONTS.get(name, COUNTER_METRICS[name]) in profile.metrics:
             found[name] += profile.metrics.get(metric, 0)  # the plain wavefronts have them already
-    for name, parts in ATOMIC_METRICS.items():
+    for name, parts in (ATOMIC_METRICS | BULK_METRICS).items():
         known = [profile.metrics[part] for part in parts if part in profile.metrics]
         if known:
             found[name] = sum(known)
+    if "bulk_load_sectors" in found:
+        found["bulk_load_sectors"] -= totals["bulk_fill_sectors"]
     if "tensor_instructions" in found:
         found["tensor_instructions"] -= profile.metrics.get(PAIRS_OF_HALVES, 0)
     for waves in SASS_WAVEFRONTS:

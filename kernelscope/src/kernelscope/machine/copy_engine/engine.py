@@ -369,7 +369,7 @@ class CopyEngine:
         if memory.marks is None:
             return
         for i in range(len(target.first)):
-            access = told.global_access(kind, target, i, 0, size)
+            access, *_ = told.global_access(kind, target, i, 0, size)
             run, step = access.address, access.size
             if target.box is None:
                 run, step = run[0] + np.arange(0, size, CHUNK, dtype=np.uint64), CHUNK

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 from kernelscope.events import Access, AsyncOperation
 
@@ -19,16 +21,20 @@ def shared_access(kind: str, at: SharedPlaces, i: int, lane: int, size: int, lay
     return Access("shared", kind, address.astype(np.uint64), lanes, run, None, block)
 
 
-def global_access(kind: str, target: GlobalPlaces, i: int, lane: int, size: int) -> Access:
-    """The Access of the i-th of some copies to global memory; of a box, the part in the array."""
-    address = target.first[i : i + 1]
+def global_access(kind: str, target: GlobalPlaces, i: int, lane: int, size: int):
+    """(Access, box, rows) of the i-th of some copies to global memory, as of an AsyncOperation."""
+    address, shape, rows = target.first[i : i + 1], None, None
     if target.box is not None:
         first = address
         unit = target.box.unit(first)
         index, inside = target.box.indices(first, unit)
-        index = index[0] if inside is None else index[inside]
-        address, size = index * unit, unit
-    return Access("global", kind, address.astype(np.uint64), np.full(address.size, lane), size)
+        shape = prod(target.box.counts[1:]), target.box.counts[0] * target.box.item
+        rows = np.arange(index.shape[1]) * unit // shape[1]
+        if inside is not None:
+            index, rows = index[inside], rows[inside[0]]
+        address, size = index.ravel() * unit, unit
+    lanes = np.full(address.size, lane)
+    return Access("global", kind, address.astype(np.uint64), lanes, size), shape, rows
 
 
 def of_arrivals(arrival: Arrival, line: int, source: GlobalPlaces | None) -> list[AsyncOperation]:
@@ -36,17 +42,18 @@ def of_arrivals(arrival: Arrival, line: int, source: GlobalPlaces | None) -> lis
     found, read = [], set()
     kind = "store" if arrival.reduction is None else "atomic"
     for i, lane in enumerate(arrival.lanes.tolist()):
-        accesses = []
+        accesses, box = [], ()
         if arrival.source is not None:
             accesses.append(shared_access("load", arrival.source, i, lane, arrival.size, PLAIN))
         elif (row := int(arrival.row[i])) not in read:
-            accesses.append(global_access("load", source, row, lane, arrival.size))
+            access, *box = global_access("load", source, row, lane, arrival.size)
+            accesses.append(access)
             read.add(row)
         accesses.append(shared_access(kind, arrival.to, i, lane, arrival.size, arrival.layout))
         mbarrier = int(arrival.phase.block[i]), int(arrival.phase.address[i])
         lanes = np.array([lane])
         ins, how = arrival.instruction, "mbarrier"
-        found.append(AsyncOperation(ins, line, lanes, tuple(accesses), how, mbarrier))
+        found.append(AsyncOperation(ins, line, lanes, tuple(accesses), how, mbarrier, *box))
     return found
 
 
@@ -56,10 +63,9 @@ def of_departures(departure: Departure, line: int, lanes: np.ndarray) -> list[As
     layout = departure.target.layout
     found = []
     for i, lane in enumerate(lanes.tolist()):
-        accesses = (
-            shared_access("load", departure.source, i, lane, departure.size, layout),
-            global_access(kind, departure.target, i, lane, departure.size),
-        )
+        read = shared_access("load", departure.source, i, lane, departure.size, layout)
+        written, *box = global_access(kind, departure.target, i, lane, departure.size)
         ins, how = departure.instruction, "bulk_group"
-        found.append(AsyncOperation(ins, line, np.array([lane]), accesses, how))
+        lane_ids = np.array([lane])
+        found.append(AsyncOperation(ins, line, lane_ids, (read, written), how, None, *box))
     return found

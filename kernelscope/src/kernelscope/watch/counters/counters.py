@@ -26,7 +26,13 @@ from .atomics import INCREMENT, JOINED, served_apart, wavefronts_of_a_pass
 from .line_table import KernelLines, LineTable
 from .merging import Merge, merges_of
 from .patterns import Pattern, TouchedBytes
-from .traffic import PIECE_BYTES, SECTOR_BYTES, Lanes, count_copied_pieces, pieces_of_runs
+from .traffic import (
+    PIECE_BYTES,
+    Lanes,
+    count_bulk_sectors,
+    count_copied_pieces,
+    pieces_of_runs,
+)
 
 DESCRIPTIONS = {
     "instructions": "instructions executed, once for each warp with an active lane",
@@ -53,9 +59,11 @@ DESCRIPTIONS = {
     "async_copy_requests": "warp-level cp.async: each is a global load too, but no shared store",
     "bulk_copy_requests": "bulk copies and reductions issued (cp.async.bulk, TMA)",
     "bulk_load_bytes": "bytes of global memory that these read: a multicast once, no fills",
-    "bulk_load_sectors": "distinct 32-byte sectors of each of these copies, added up",
+    "bulk_load_sectors": "32-byte sectors of each row of these boxes, or of the copy, added up",
+    "bulk_fill_sectors": "32-byte sectors of the values past an array's edges, by row of a box",
     "bulk_store_bytes": "bytes of global memory that bulk copies and reductions write",
-    "bulk_store_sectors": "distinct 32-byte sectors of each of these, added up",
+    "bulk_store_sectors": "32-byte sectors of each row of these boxes, or of the copy, added up",
+    "mbarrier_requests": "warp-level operations on mbarriers: neither shared requests nor atomics",
     "cluster_shared_requests": "warp-level accesses by way of the cluster: no shared requests",
     "atomic_requests": "warp-level atomics and reductions, global and shared",
     "global_atomic_requests": "warp-level atomics and reductions on global memory",
@@ -102,7 +110,7 @@ class _Row:
 
     __slots__ = """
         instruction line executions threads counts merge folded copy past_l1 cluster off_chip
-        patterns serving
+        patterns serving mbarrier
     """.split()
 
     def __init__(self, instruction, line: int, kernel: "_Kernel"):
@@ -117,6 +125,7 @@ class _Row:
         kinds = instruction.opcode.split(".")
         self.copy = kinds[:2] == ["cp", "async"] and "mbarrier" not in kinds
         self.past_l1 = self.copy and "cg" in kinds
+        self.mbarrier = kinds[0] == "mbarrier"
         self.cluster = "shared::cluster" in kinds
         # Constants and parameters have a cache of their own, which these counters leave out.
         self.off_chip = not instruction.opcode.startswith(("ld.const", "ld.param"))
@@ -322,8 +331,10 @@ class Counters(Observer):
                 way, how = ("load", "read") if access.kind == "load" else ("store", "written")
                 address = pieces_of_runs(access.address, access.size)
                 size = min(access.size, PIECE_BYTES)
+                sectors, fills = count_bulk_sectors(address, size, operation.box, operation.rows)
                 row.counts[f"bulk_{way}_bytes"] += size * address.size
-                row.counts[f"bulk_{way}_sectors"] += np.unique(address // SECTOR_BYTES).size
+                row.counts[f"bulk_{way}_sectors"] += sectors
+                row.counts["bulk_fill_sectors"] += fills if way == "load" else 0
                 self._bytes.touch(row.line, how, address, size)
                 if access.kind == "atomic":
                     self._bytes.touch(row.line, "read", address, size)
@@ -348,8 +359,9 @@ class Counters(Observer):
         if not lanes.size or not row.off_chip:
             return
         requests = self._cut(lanes).warps
-        if access.space == "local":
-            row.counts[f"local_{access.kind}_requests"] += requests
+        if row.mbarrier or access.space == "local":
+            kind = "mbarrier" if row.mbarrier else f"local_{access.kind}"
+            row.counts[f"{kind}_requests"] += requests
             return
         address = np.broadcast_to(address, lanes.shape)
         if access.kind == "atomic":

@@ -174,3 +174,18 @@ def _passes(address: np.ndarray, words: int) -> np.ndarray:
 def pieces_of_runs(address: np.ndarray, size: int) -> np.ndarray:
     """Addresses of the pieces, of 16 bytes or fewer, of runs of `size` bytes."""
     return (address[:, None] + np.arange(0, size, PIECE_BYTES, dtype=np.uint64)).ravel()
+
+
+def count_bulk_sectors(
+    address: np.ndarray, size: int, box: tuple[int, int] | None, rows: np.ndarray | None
+) -> tuple[int, int]:
+    """(sectors of global memory, sectors of fills) of a bulk copy, as an H200 counts them.
+
+    address: (pieces,) uint64, of `size` bytes each; box, rows: as of an AsyncOperation. Each row of
+    a box has sectors of its own; what is outside of the array comes as sectors too.
+    """
+    sector = (address // SECTOR_BYTES).astype(np.int64)
+    if box is None:
+        return np.unique(sector).size, 0
+    outside = box[1] - size * np.bincount(rows, minlength=box[0])
+    return np.unique(rows << 44 | sector).size, int((-(-outside // SECTOR_BYTES)).sum())
