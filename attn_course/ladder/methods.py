@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from kernelscope import array_module, capture_graph, resolve_backend
 from kernelscope.errors import Advice, UserError, did_you_mean
+from kernelscope.module import Interchange, is_foreign, takes_foreign, tensor_library
 
 from .call import Call, StepLaunch, call_steps
 from .checks import check_arrays, check_bias, check_output, check_overlap
@@ -154,12 +155,13 @@ class Request(msgspec.Struct, frozen=True, eq=False):
             arrays["lse"] = xp.empty(self.q.shape[:3], np.float32)
         return arrays
 
-    def cached(self) -> tuple["CachedCall | None", tuple | None]:
+    def cached(self, form_of=None) -> tuple["CachedCall | None", tuple | None]:
         """Return the kept call of such requests, if any, and the form that they share.
 
         The form is all that the checks and launches depend on but addresses; None: a request
-        that is not kept, since something is wrong with it.
+        that is not kept, since something is wrong with it.  form_of: of an array.
         """
+        form_of = form_of or _array_form
         try:
             form = (
                 self.backend,
@@ -169,11 +171,11 @@ class Request(msgspec.Struct, frozen=True, eq=False):
                 None if self.scale is None else float(self.scale),
                 bool(self.return_lse),
                 tuple(self.options),
-                *_array_form(self.q),
-                *_array_form(self.k),
-                *_array_form(self.v),
-                None if self.bias is None else _array_form(self.bias),
-                None if self.out is None else _array_form(self.out),
+                *form_of(self.q),
+                *form_of(self.k),
+                *form_of(self.v),
+                None if self.bias is None else form_of(self.bias),
+                None if self.out is None else form_of(self.out),
             )
             return _cached.get(form), form
         except (AttributeError, TypeError, ValueError):
@@ -182,6 +184,11 @@ class Request(msgspec.Struct, frozen=True, eq=False):
 
 def _array_form(array) -> tuple:
     return type(array), array.shape, array.dtype, array.flags.c_contiguous
+
+
+def _tensor_form(tensor) -> tuple:
+    form = type(tensor), tensor.shape, tensor.dtype, tensor.device
+    return (*form, tensor.is_contiguous(), tensor.requires_grad)
 
 
 def attention(
@@ -204,7 +211,8 @@ def attention(
         q: (B, H, n, d).  k, v: (B, H_kv, m, d), H a multiple of H_kv: a head of k and v serves
             H / H_kv heads of q in a row. Of one dtype, which the method takes: float32, or for
             flash_wmma and flash_mma float16 or ml_dtypes.bfloat16. C-contiguous; NumPy arrays on
-            the simulator, CuPy arrays on a GPU.
+            the simulator, CuPy arrays on a GPU, or arrays of one other library with DLPack or
+            __cuda_array_interface__ (PyTorch, JAX, Numba) on either: they are not copied.
         method: a key of METHODS, or "auto": :func:`choose` picks by shape, dtype, device and
             whether there is a bias; the logger "attn_course.ladder.attention" says what and why.
         causal: query i sees key j only where j <= i + (m - n); the last one sees all.
@@ -220,26 +228,68 @@ def attention(
         options: compiler options for every step, for example ("-DTILE=16",).
 
     Returns:
-        (B, H, n, d) of q's dtype, an array of the backend's module; with ``return_lse`` a pair.
+        (B, H, n, d) of q's dtype, an array of q's library on its device; with ``return_lse`` a
+        pair.
 
     Raises:
         UnknownMethod, UnsupportedOption: both are ValueErrors. UnsupportedDtype: a TypeError too.
         TypeError, ValueError: an argument's type, dtype, shape or extent, with the remedy.
     """
-    request = Request(
-        q, k, v, method, causal, scale, resolve_backend(backend), bias, return_lse, out, options
-    )
+    exchange = Interchange(q) if is_foreign(type(q)) else None
+    place = resolve_backend(backend) if exchange is None else exchange.check_backend(backend)
+    request = Request(q, k, v, method, causal, scale, place, bias, return_lse, out, options)
+    if exchange is not None:
+        return _of_foreign(exchange, request)
+    arrays = _called(request).arrays
+    return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]
+
+
+def _called(request: Request) -> Call:
+    """The call of a request, which has run."""
     cached, form = request.cached()
     if cached is not None and cached.is_current():
         call = cached.call_for(request)
         call.run()
-    else:
-        call = request.call()
-        call.run()
-        if form is not None:
+        return call
+    call = request.call()
+    call.run()
+    if form is not None:
+        _keep(form, CachedCall(call))
+    return call
+
+
+def _of_foreign(exchange: Interchange, request: Request):
+    """attention() on arrays of another library. Kernels on a GPU get addresses of known tensors."""
+    with exchange.on_stream():
+        cached, form = request.cached(_tensor_form) if request.out is None else (None, None)
+        if cached is not None and cached.is_current():
+            return _on_addresses(cached, request)
+        names = ("q", "k", "v", "bias", "out")
+        taken = {name: exchange.take(name, getattr(request, name)) for name in names}
+        call = _called(msgspec.structs.replace(request, **taken))
+        by_address = all(not (one.step.maps or one.heads) for one in call.launches)
+        if form is not None and by_address and _is_plain(request):
             _keep(form, CachedCall(call))
-    arrays = call.arrays
-    return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]
+        found = call.arrays["out"], call.arrays.get("lse")
+        return exchange.give(found if request.return_lse else found[0])
+
+
+def _is_plain(request: Request) -> bool:
+    """Whether all arrays are tensors on a GPU that need no check of their gradient."""
+    given = [request.q, request.k, request.v, request.bias]
+    return all(one.is_cuda and not one.requires_grad for one in given if one is not None)
+
+
+def _on_addresses(cached: "CachedCall", request: Request):
+    """Run a kept call on tensors of a GPU, whose addresses the kernels take, into new tensors."""
+    q, torch = request.q, tensor_library(type(request.q))
+    out = torch.empty_like(q)
+    tensors = {"q": q, "k": request.k, "v": request.v, "out": out, "bias": request.bias}
+    if request.return_lse:
+        tensors["lse"] = lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    arrays = {name: one.data_ptr() for name, one in tensors.items() if one is not None}
+    cached.on(arrays).run()
+    return (out, lse) if request.return_lse else out
 
 
 class Plan:
@@ -255,6 +305,7 @@ class Plan:
         method: the method that runs, also where "auto" was asked for.
         problem: the extents.
         launches: one :class:`StepLaunch` for each kernel launch, in their order.
+        run: what ``plan()`` calls.
     """
 
     def __init__(self, call: Call):
@@ -262,13 +313,14 @@ class Plan:
         self.problem: Problem = call.problem
         self.launches: tuple[StepLaunch, ...] = call.launches
         self.out, self.lse = call.arrays["out"], call.arrays.get("lse")
-        self._run = capture_graph(call.run) if call.backend == "gpu" else call.run
+        self.run = capture_graph(call.run) if call.backend == "gpu" else call.run
 
     def __call__(self):
-        self._run()
+        self.run()
         return self.out
 
 
+@takes_foreign
 def plan(q, k, v, **how) -> Plan:
     """Prepare a call of :func:`attention` on these arrays; also ``attention.plan``.
 
@@ -381,7 +433,11 @@ class CachedCall:
 
     def call_for(self, request: Request) -> Call:
         """Return the call on the arrays of a request of its form."""
-        call = self.call.on(request.arrays(self.xp, check_overlap))
+        return self.on(request.arrays(self.xp, check_overlap))
+
+    def on(self, arrays: dict[str, object]) -> Call:
+        """Return the call on these arrays, or on their addresses on a GPU."""
+        call = self.call.on(arrays)
         if call.reason:
             _log.info("auto picks %s: %s", call.method, call.reason)
         return call

@@ -5,6 +5,7 @@ from functools import partial, wraps
 
 import numpy as np
 from kernelscope import array_module, capture_graph, resolve_backend
+from kernelscope.module import takes_foreign
 
 from attn_course.ladder.call import StepLaunch, step_launch
 from attn_course.ladder.headers import checked_options
@@ -95,15 +96,16 @@ class LayerPlan:
     Attributes:
         out: the output array, or all of them where the layer returns several.
         launches: what runs, in order.
+        run: what ``plan()`` calls.
     """
 
     def __init__(self, launches: Launches, out):
         self.launches, self.out = launches, out
         gpu = launches.backend == "gpu"
-        self._run = capture_graph(launches.run) if gpu else launches.run
+        self.run = capture_graph(launches.run) if gpu else launches.run
 
     def __call__(self):
-        self._run()
+        self.run()
         return self.out
 
 
@@ -113,12 +115,14 @@ def with_plan(prepare: Callable[..., tuple[Launches, object]]):
     It gets `plan`, which takes the same arguments and returns a LayerPlan of them.
     """
 
+    @takes_foreign
     @wraps(prepare)
     def layer(*arrays, **options):
         launches, out = prepare(*arrays, **options)
         launches.run()
         return out
 
+    @takes_foreign
     @wraps(prepare)
     def plan(*arrays, **options) -> LayerPlan:
         return LayerPlan(*prepare(*arrays, **options))

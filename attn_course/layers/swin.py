@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from kernelscope import array_module, resolve_backend
 from kernelscope.errors import InputError, InputTypeError
+from kernelscope.module import takes_foreign
 
 from attn_course.ladder.checks import check_floats
 
@@ -136,12 +137,14 @@ class SwinStage:
                     "blocks of a stage have one width; make a stage for each"
                 )
 
+    @takes_foreign
     def __call__(self, x):
-        """Return the stage of x: (B, height, width, E) float32, an array of the backend."""
+        """Return the stage of x: (B, height, width, E) float32, an array as the block's."""
         launches, out = self._launches(x)
         launches.run()
         return out
 
+    @takes_foreign
     def plan(self, x) -> LayerPlan:
         """Prepare the stage on x: fill x in place, then ``plan()`` returns ``plan.out``."""
         return LayerPlan(*self._launches(x))

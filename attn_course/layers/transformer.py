@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from kernelscope import resolve_backend
 from kernelscope.errors import InputError, InputTypeError
+from kernelscope.module import takes_foreign
 
 from attn_course.ladder.checks import check_floats
 from attn_course.ladder.methods import AUTO, METHODS, UnsupportedDtype, dtypes_of
@@ -114,12 +115,14 @@ class TransformerBlock:
         """
         return cls(torch_weights(state_dict), heads, **options)
 
+    @takes_foreign
     def __call__(self, x):
-        """Return the block of x: (B, L, E) float32, an array of the backend."""
+        """Return the block of x: (B, L, E) float32, an array of the backend or as attention()'s."""
         launches, out = self._launches(x)
         launches.run()
         return out
 
+    @takes_foreign
     def plan(self, x) -> LayerPlan:
         """Prepare the block on x: fill x in place, then ``plan()`` returns ``plan.out``."""
         return LayerPlan(*self._launches(x))

@@ -28,6 +28,7 @@ ROOMS = (
     "reference",
     "ladder",
     "layers",
+    "torch",
     "clinic",
     "measure",
     "figures",

@@ -3,6 +3,7 @@
 from ..errors import ArgumentError, ArgumentWarning, KernelNotFoundError, LaunchError
 from .arguments import bind
 from .graphs import GraphLaunch, capture_graph
+from .interop import Interchange, is_foreign, takes_foreign, tensor_library
 from .kernel import Kernel, SimulatorKernel, allow_shared
 from .limits import DEFAULT_SHARED_BYTES, OPT_IN_SHARED_KIB
 from .ptx_module import PtxModule
@@ -13,6 +14,7 @@ __all__ = [
     "ArgumentError",
     "ArgumentWarning",
     "DEFAULT_SHARED_BYTES",
+    "Interchange",
     "GraphLaunch",
     "Kernel",
     "KernelNotFoundError",
@@ -25,4 +27,7 @@ __all__ = [
     "allow_shared",
     "bind",
     "capture_graph",
+    "is_foreign",
+    "takes_foreign",
+    "tensor_library",
 ]

@@ -13,9 +13,16 @@ from functools import lru_cache
 import numpy as np
 from kernelscope.backend import is_device_array
 
-from ..errors import Advice, ArgumentError, ArgumentWarning, levels_to_caller
+from ..errors import (
+    Advice,
+    ArgumentError,
+    ArgumentWarning,
+    InputTypeError,
+    levels_to_caller,
+)
 from ..ptx.c_types import NARROW_FLOATS
 from ..tensor_map import TensorMap
+from .interop import check_no_gradient, is_cupys, is_foreign, is_on_gpu, native
 from .signature import Entry, Parameter
 
 _FLOAT_DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
@@ -54,8 +61,27 @@ def bind(kernel: str, entry: Entry, arguments, backend: str, strict: bool = True
     bound = []
     for position, (parameter, value) in enumerate(zip(expected, arguments, strict=True), start=1):
         refuse = _Refusal(kernel, position, parameter, strict)
+        if is_foreign(type(value)):
+            value = _shared(refuse, parameter.name, value, backend)
         bound.append(_bind_one(refuse, parameter, value, backend))
     return bound
+
+
+def _shared(refuse, name: str, value, backend: str):
+    """Return the array of NumPy or CuPy on the memory of another library's array."""
+    on_gpu = is_on_gpu(value)
+    if on_gpu and backend == "simulator":
+        refuse(
+            "got an array in GPU memory; the simulator works in the memory of the CPU: "
+            "pass array.cpu() or cupy.asnumpy(...)"
+        )
+    if backend == "gpu" and not on_gpu:
+        refuse("got an array in host memory; the GPU needs array.cuda() or cupy.asarray(...)")
+    try:
+        check_no_gradient(name, value)
+        return native(name, value)
+    except InputTypeError as error:
+        refuse(str(error))
 
 
 def is_array(value) -> bool:
@@ -104,7 +130,7 @@ def _bind_texture(refuse, parameter: Parameter, value, backend: str):
         refuse("got a texture object; it is for a parameter of type cudaTextureObject_t")
     if backend == "gpu":
         return value
-    if _is_cupys(type(value)):
+    if is_cupys(type(value)):
         refuse("got a texture object of CuPy's; the simulator takes those of kernelscope.texture")
     return np.uint64(value.ptr)
 
@@ -169,7 +195,7 @@ def _check_place(refuse, value, backend: str) -> None:
     on_host = isinstance(value, np.ndarray)
     if backend == "gpu" and on_host:
         refuse("got a NumPy array, which is in host memory; the GPU needs cupy.asarray(...)")
-    if backend == "gpu" and not _is_cupys(type(value)):
+    if backend == "gpu" and not is_cupys(type(value)):
         refuse(f"got a {type(value).__name__}; pass it as a CuPy array: cupy.asarray(...)")
     if backend == "simulator" and not on_host:
         refuse(
@@ -179,16 +205,9 @@ def _check_place(refuse, value, backend: str) -> None:
 
 
 @lru_cache(maxsize=64)
-def _is_cupys(kind: type) -> bool:
-    """Return whether the type or a base of it is CuPy's, without importing CuPy."""
-    packages = {base.__module__.split(".")[0] for base in kind.__mro__}
-    return bool(packages & {"cupy", "cupy_backends"})
-
-
-@lru_cache(maxsize=64)
 def _is_array_of_cupy(kind: type) -> bool:
     """Told by the type: CuPy builds the interface, in microseconds, whenever it is read."""
-    return _is_cupys(kind) and hasattr(kind, "__cuda_array_interface__")
+    return is_cupys(kind) and hasattr(kind, "__cuda_array_interface__")
 
 
 def _check_dtype(refuse, parameter: Parameter, value) -> None:
@@ -247,7 +266,7 @@ def _has_the_same_bits(dtype: np.dtype, accepted: tuple[str, ...]) -> bool:
 
 def _bind_address(refuse, value, backend: str):
     """Return a pointer's value that is no array: a device address, or an object of CuPy's."""
-    if backend == "gpu" and _is_cupys(type(value)):
+    if backend == "gpu" and is_cupys(type(value)):
         return value
     is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if is_integer and (backend == "gpu" or not refuse.strict):

@@ -11,6 +11,7 @@ from kernelscope.events import FaultEvent, active_observers
 
 from ..errors import Interrupted, LaunchError, SimulatorError, in_words
 from .arguments import bind
+from .interop import stream_of
 from .limits import (
     DEFAULT_SHARED_BYTES,
     Limits,
@@ -64,7 +65,9 @@ class Kernel(ModuleFacts):
 
         grid, block: tuples of one to three ints; args: a tuple with one value per parameter;
         shared_mem: dynamic shared memory in bytes; stream: a CuPy stream (the simulator has none
-        and is done when the call returns).
+        and is done when the call returns); None: PyTorch's current stream where an argument is a
+        tensor on a GPU, else CuPy's. Arrays may be of any library with DLPack or
+        __cuda_array_interface__, and are not copied.
         Raises ArgumentError or LaunchError for a wrong call, before anything runs. What a wrong
         argument is depends on the module's `strict`; see RawModule.
         """
@@ -77,6 +80,8 @@ class Kernel(ModuleFacts):
             if self._report(error, observers):
                 return
             raise
+        if stream is None and self.backend == "gpu":
+            stream = stream_of(args)
         self._launch(grid, block, values, shared_mem, stream, observers)
 
     def bind(self, args) -> list:

@@ -1,11 +1,10 @@
 """Arguments of a Triton kernel: what Triton's launcher asks of them, and what a launch takes."""
 
-import sys
-
 import numpy as np
 
 from ..address_space import SPACE
-from ..errors import ArgumentError
+from ..errors import ArgumentError, InputTypeError
+from ..module.interop import is_on_gpu, native
 from ..ptx.c_types import dtype_of
 
 _WIDTHS = (8, 16, 32, 64)
@@ -77,26 +76,15 @@ def _as_array(kernel: str, name: str, value) -> np.ndarray | None:
                 f"{kernel}, argument {name}: got a list; pass an array: np.array(values, dtype=...)"
             )
         return None
-    device = getattr(getattr(value, "device", None), "type", "cpu")
-    if device != "cpu":
+    if is_on_gpu(value):
         raise ArgumentError(
-            f"{kernel}, argument {name}: the array is on {device!r}; the simulator works in the "
+            f"{kernel}, argument {name}: the array is on 'cuda'; the simulator works in the "
             "memory of the CPU: pass array.cpu()"
         )
-    if not hasattr(value, "detach"):
-        try:
-            return np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise ArgumentError(
-                f"{kernel}, argument {name}: NumPy cannot share this array's memory ({error}); "
-                "the simulator works in the memory of the CPU: pass a NumPy array"
-            ) from None
-    value, bare = value.detach(), str(value.dtype).removeprefix("torch.")
-    if bare in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):  # NumPy gets the bits
-        library = sys.modules[type(value).__module__.partition(".")[0]]
-        bits = value.view(library.int16 if bare == "bfloat16" else library.uint8)
-        return bits.numpy().view(dtype_of(bare))
-    return value.numpy()
+    try:
+        return native(name, value)
+    except InputTypeError as error:
+        raise ArgumentError(f"{kernel}, argument {error}") from None
 
 
 def _memory(kernel: str, name: str, array: np.ndarray) -> np.ndarray:

@@ -1,0 +1,121 @@
+"""PyTorch's scaled_dot_product_attention by the kernels of the course; needs PyTorch.
+
+>>> from attn_course.torch import sdpa  # doctest: +SKIP
+>>> out = sdpa(query, key, value, is_causal=True)  # doctest: +SKIP
+"""
+
+import warnings
+from math import prod
+
+import torch
+from kernelscope.errors import InputError, UserError
+
+from .ladder import attention
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_MASKS = (torch.bool, torch.float32)
+_warned: set[str] = set()
+
+
+def sdpa(
+    query,
+    key,
+    value,
+    attn_mask=None,
+    dropout_p=0.0,
+    is_causal=False,
+    scale=None,
+    enable_gqa=False,
+):
+    """softmax(query key^T * scale + mask) value, as torch's scaled_dot_product_attention.
+
+    The method is attention()'s "auto". What no kernel takes (a gradient, dropout, float64, other
+    devices, value with another last extent) runs in PyTorch, with a UserWarning, once per reason.
+
+    Args:
+        query: (..., H, n, d).  key, value: (..., H_kv, m, d). Of one dtype: float32, float16 or
+            bfloat16. On the CPU the simulator runs the kernels.
+        attn_mask: broadcasts to (..., H, n, m): bool, True where a key takes part, or of query's
+            dtype or float32, added to the scores.
+        is_causal: query i sees key j only where j <= i, also where n is not m.
+        enable_gqa: allow H to be a multiple of H_kv.
+
+    Returns:
+        (..., H, n, d) like query.
+    """
+    tensors = (query, key, value)
+    reason = _refusal(tensors, attn_mask, dropout_p, is_causal, enable_gqa)
+    if not reason:
+        try:
+            return _attend(tensors, attn_mask, is_causal, scale)
+        except UserError as error:
+            reason = str(error)
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(f"sdpa runs PyTorch's own: {reason}", UserWarning, stacklevel=2)
+    grouped = {"enable_gqa": True} if enable_gqa else {}  # which PyTorch 2.4 has not
+    return torch.nn.functional.scaled_dot_product_attention(
+        *tensors, attn_mask, dropout_p, is_causal, scale=scale, **grouped
+    )
+
+
+def _refusal(tensors, mask, dropout_p, is_causal, enable_gqa) -> str:
+    """Why the kernels do not take a call; "" where they may."""
+    query, key, value = tensors
+    given = tensors if mask is None else (*tensors, mask)
+    if torch.is_grad_enabled() and any(one.requires_grad for one in given):
+        return "a tensor requires grad, and the kernels have no backward pass: use torch.no_grad()"
+    if dropout_p:
+        return "the kernels have no dropout"
+    if len({one.device for one in given}) > 1 or query.device.type not in ("cpu", "cuda"):
+        return "the kernels run on the CPU, in the simulator, or on one CUDA device"
+    if query.dtype not in _DTYPES or {key.dtype, value.dtype} != {query.dtype}:
+        return "the kernels take float32, float16 and bfloat16, of one dtype"
+    if mask is not None and (is_causal or mask.dtype not in (*_MASKS, query.dtype)):
+        return "a mask is bool or of query's dtype, and goes without is_causal"
+    if min(one.dim() for one in tensors) < 2 or not all(map(torch.Tensor.numel, given)):
+        return "a tensor is empty, or has less than two axes"
+    if value.shape[-1] != query.shape[-1] or key.shape[-2:] != value.shape[-2:]:
+        return "key and value differ in their last two extents, or query in the last one"
+    heads, *fewer = [one.shape[-3] if one.dim() > 2 else 1 for one in tensors]
+    if fewer[0] != fewer[1] or (fewer[0] not in (1, heads) and not enable_gqa):
+        return "the heads of query, key and value differ without enable_gqa"
+    return ""
+
+
+def _attend(tensors, mask, is_causal: bool, scale):
+    """sdpa() by the kernels. Raises UserError for what they do not take."""
+    query, key, _ = tensors
+    batch = torch.broadcast_shapes(*(one.shape[:-3] for one in tensors))
+    flat = [_four_axes(one, batch).contiguous() for one in tensors]
+    n, m = query.shape[-2], key.shape[-2]
+    if is_causal and n != m:  # attention() aligns the last query with the last key
+        mask = torch.ones(n, m, dtype=torch.bool, device=query.device).tril()
+    bias = None if mask is None else _bias(mask, (*batch, flat[0].shape[1], n, m))
+    causal = is_causal and n == m
+    out = attention(*flat, method="auto", causal=causal, scale=scale, bias=bias)
+    return out if query.dim() == 4 == len(batch) + 3 else out.reshape(*batch, *query.shape[-3:])
+
+
+def _four_axes(tensor, batch: torch.Size):
+    """(..., H, L, d), or (L, d), as (B, H, L, d), the batch broadcast."""
+    if tensor.dim() == 4 and tensor.shape[:1] == batch:
+        return tensor
+    last = tensor.shape[-3:] if tensor.dim() > 2 else (1, *tensor.shape)
+    return tensor.expand(*batch, *last).reshape(-1, *last)
+
+
+def _bias(mask, scores: tuple[int, ...]):
+    """A mask as attention() takes it: float32 (1 or B, 1 or H, n, m).
+
+    scores: (..., H, n, m). Raises InputError for a mask that does not broadcast to them.
+    """
+    if mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -torch.inf)
+    shape = (1,) * (len(scores) - mask.dim()) + mask.shape
+    fits = all(x in (1, y) for x, y in zip(shape, scores, strict=False))
+    if not fits or not 2 <= mask.dim() <= len(scores):
+        raise InputError(f"attn_mask has shape {tuple(mask.shape)}, the scores {scores}")
+    batch = scores[:-3] if prod(shape[:-3]) > 1 else shape[:-3]
+    full = mask.float().expand(*batch, shape[-3], *scores[-2:])
+    return full.reshape(-1, *full.shape[-3:]).contiguous()

@@ -1,0 +1,115 @@
+"""attn_course.torch.sdpa against PyTorch's scaled_dot_product_attention, over its arguments."""
+
+import warnings
+
+import pytest
+from kernelscope.backend import resolve_backend
+
+torch = pytest.importorskip("torch")
+
+from attn_course.torch import _warned, sdpa  # noqa: E402
+
+TOLERANCES = {torch.float32: 1e-6, torch.float16: 2**-11, torch.bfloat16: 2**-8}
+DEVICE = "cuda" if resolve_backend() == "gpu" else "cpu"
+theirs = torch.nn.functional.scaled_dot_product_attention
+
+
+def normal(*shape, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator).to(DEVICE, dtype)
+
+
+def check(query, key, value, mask=None, **how):
+    """Compare with PyTorch in float64; a fallback fails."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        _warned.clear()
+        found = sdpa(query, key, value, mask, **how)
+    wide = mask if mask is None or mask.dtype == torch.bool else mask.double()
+    expected = theirs(query.double(), key.double(), value.double(), wide, **how)
+    assert found.shape == expected.shape and found.dtype == query.dtype
+    assert found.device == query.device and torch.isfinite(found).all()
+    error = (found.double() - expected).norm() / expected.norm()
+    assert error < TOLERANCES[query.dtype], error
+
+
+Q, K, V = normal(2, 4, 9, 24), normal(2, 4, 13, 24, seed=1), normal(2, 4, 13, 24, seed=2)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCES))
+def test_dtypes_scale_and_cross_attention(dtype):
+    check(*(one.to(dtype) for one in (Q, K, V)))
+    check(*(one.to(dtype) for one in (Q, K, V)), scale=0.3)
+
+
+@pytest.mark.parametrize("m", [9, 13, 5])
+def test_causal_is_aligned_at_the_top_left(m):
+    check(Q, K[:, :, :m].contiguous(), V[:, :, :m].contiguous(), is_causal=True)
+
+
+@pytest.mark.parametrize("shape", [(9, 13), (1, 13), (9, 1), (4, 9, 13), (2, 1, 1, 13)])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_masks_broadcast(shape, kind):
+    mask = normal(*shape, seed=5)
+    check(Q, K, V, mask > -0.5 if kind == "bool" else mask)
+
+
+def test_rows_that_are_masked_wholly():
+    mask = normal(9, 13) > 0
+    mask[2] = False
+    check(Q, K, V, mask)
+    assert (sdpa(Q, K, V, mask)[:, :, 2] == 0).all()
+    least = torch.zeros(9, 13, device=DEVICE).masked_fill(~mask, torch.finfo(torch.float32).min)
+    expected = theirs(Q, K, V, least)
+    assert (sdpa(Q, K, V, least) - expected).abs().max() < 1e-5
+
+
+def test_numbers_of_axes_and_batches_that_broadcast():
+    check(Q[0, 0], K[0, 0], V[0, 0])
+    check(Q[0], K[0], V[0])
+    check(Q[None, :, None], K[None, :, None], V[None, :, None])
+    check(Q[:1], K, V)
+    check(Q, K[:1], V[:1])
+    check(Q, K[:, :1], V[:, :1])
+    check(*(one[:, :, :9].transpose(1, 2) for one in (Q, K, V)))  # not contiguous
+    check(Q[:1, None], K[None], V[None], normal(2, 1, 9, 13) > 0)
+
+
+def test_grouped_heads():
+    check(Q, K[:, :2], V[:, :2], enable_gqa=True)
+    check(Q, K[:, :1], V[:, :1], enable_gqa=True)
+
+
+def test_what_the_kernels_do_not_take_runs_in_pytorch_and_is_said_once():
+    grad = Q.clone().requires_grad_()
+    wide, halves = normal(1, 1, 4, 320), normal(1, 1, 4, 320, dtype=torch.bfloat16)
+    cases = {
+        "requires grad": ((grad, K, V), {}),
+        "no dropout": ((Q, K, V), {"dropout_p": 1.0}),
+        "float32, float16 and bfloat16": ((Q.double(), K.double(), V.double()), {}),
+        "last two extents": ((Q, K, V[..., :7]), {}),
+        "empty": ((Q[:, :, :0], K, V), {}),
+        "head dim 320.*pass float32": ((halves,) * 3, {}),
+    }
+    _warned.clear()
+    for reason, (tensors, how) in cases.items():
+        with pytest.warns(UserWarning, match=reason):
+            found = sdpa(*tensors, **how)
+        torch.testing.assert_close(found, theirs(*tensors, **how), equal_nan=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            sdpa(*tensors, **how)
+    check(wide, wide, wide)
+    with pytest.warns(UserWarning, match="requires grad"):
+        sdpa(grad, K, V).sum().backward()
+    assert grad.grad is not None
+    with torch.no_grad():
+        check(grad, K, V)
+
+
+@pytest.mark.filterwarnings("ignore:sdpa runs:UserWarning")
+def test_what_pytorch_refuses_is_refused_by_pytorch():
+    fewer = Q, K[:, :3], V[:, :3]
+    for tensors, mask in ((fewer, None), ((Q, K, V), normal(8, 13)), ((Q, K, V), normal(13))):
+        with pytest.raises((RuntimeError, IndexError)):
+            sdpa(*tensors, mask)
