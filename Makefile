@@ -41,15 +41,15 @@ hurdle = $(strip $(shell \
 	echo "$(NAMED) is `"$(NAMED)" -V 2>&1`, and the course needs Python 3.11 to 3.14: install one, or run: make PYTHON=/path/to/python"; \
 	else "$(NAMED)" tools/environment.py $* --hurdle; fi))
 
-.PHONY: help venv tour test unit system-test lab site notebooks notebook-test class lint bench bench-gpu hooks \
+.PHONY: help venv tour test tests unit system-test lab site notebooks notebook-test class lint bench bench-gpu hooks \
 	anywhere proof readme lock dist clean
 help:
 	@echo "make tour       every kernel on this machine, each checked against float64, with figures in tour/"
 	@echo "                (QUICK=1: the same with small inputs)"
 	@echo "make test       lint, tests and notebooks, as CI runs them"
 	@echo "make unit       the quick tests alone, for those who work on the course"
-	@echo "make proof      every wrong solution and mutant of every exercise, and every opcode on one"
-	@echo "                lane (make test takes a share)"
+	@echo "make proof      every solution and mutant of every exercise, every pair of the tests that"
+	@echo "                cross kernels with cases, every opcode on one lane (make test: a share)"
 	@echo "make anywhere   make tour and make test as on other machines: users, locales, processors ..."
 	@echo "make site       the course as a static site in site/, every link checked"
 	@echo "make lab        JupyterLab on the first lesson, in your own copies under work/"
@@ -77,21 +77,25 @@ $(GROUPS): .venv/.%: requirements/%.lock pyproject.toml kernelscope/pyproject.to
 tour: .venv/.tour
 	@$(BIN)/attn-course tour $(if $(QUICK),--quick)
 
-test: lint unit system-test notebook-test
+test: lint tests notebook-test
 
 # A worker that has nothing left takes tests from the end of another's list.
 PYTEST := $(KEPT) $(BIN)/pytest -n $(WORKERS) --dist worksteal -p no:nbval -p no:anyio
+tests: venv
+	$(PYTEST) tests kernelscope/tests
+
 unit: venv
 	$(PYTEST) -m "not system" tests kernelscope/tests
 
 system-test: venv
 	$(PYTEST) -m system tests kernelscope/tests
 
-# Every solution and every mutant of every exercise and problem, and every opcode on one lane;
-# `make test` takes a share.
+# Every solution and every mutant of every exercise and problem, every pair of the tests that cross
+# kernels with cases, and every opcode on one lane; `make test` takes a share.
 proof: venv
 	PROOF=whole $(PYTEST) --timeout=1800 tests/exercises/test_exercises.py \
-	tests/classroom/test_problems.py kernelscope/tests/translate/test_scalar.py
+	tests/classroom/test_problems.py kernelscope/tests/translate/test_scalar.py \
+	$$(grep -lr "attn_devtools.shares" tests --include='test_*.py')
 
 # The longest notebook starts first, so that no worker waits for it at the end.
 notebook-test: venv

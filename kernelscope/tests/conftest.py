@@ -7,8 +7,8 @@ import pytest
 from kernelscope import backend
 
 # Parsed kernels are many small objects, and searching them all for cycles took an eighth of the
-# time: collect a thirtieth as often.
-gc.set_threshold(20_000, 10, 10)
+# time: collect a three-hundredth as often.
+gc.set_threshold(200_000, 10, 10)
 
 # Tables of the commands fit the terminal: here a terminal of one width, whoever runs the tests.
 os.environ["COLUMNS"] = "120"

@@ -11,6 +11,8 @@ from kernelscope.errors import PortabilityWarning, ShuffleWarning, UserError
 from kernelscope.machine.launch import launch
 from kernelscope.translate.program import Program
 
+pytestmark = pytest.mark.system
+
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "which_kernels_run.md").read_text("utf-8")
 ROWS = dict(re.findall(r"^\| (.+?) \| (runs|as nvcc|refused) \|", PAGE, re.MULTILINE))
 KERNEL = 'extern "C" __global__ void k(float* x) {{ {} }}'

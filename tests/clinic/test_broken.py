@@ -18,6 +18,7 @@ from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.steps import FUSED, LADDER, Problem
 from attn_course.ladder.verify import FORMULAS
 from attn_devtools.defects import WRONG_RESULT, broken_kernels, clean_kernels
+from attn_devtools.shares import crossed
 
 pytestmark = pytest.mark.system
 
@@ -85,7 +86,10 @@ def test_twin_is_clean_where_the_defect_shows(broken):
 
 @pytest.mark.parametrize(
     ("path", "problem"),
-    [(path, one) for path in CLEAN for one in (BULK if clean_step(path).flags else RAGGED)],
+    [
+        (path, (BULK if clean_step(path).flags else RAGGED)[which])
+        for path, which in crossed(CLEAN, range(4), each=2)
+    ],
     ids=lambda one: getattr(one, "stem", str(one)),
 )
 def test_clean_kernels_have_no_findings(path, problem):
@@ -94,8 +98,11 @@ def test_clean_kernels_have_no_findings(path, problem):
     assert trial.judge().agrees, trial.judge().message
 
 
-@pytest.mark.parametrize("case", ATTENTION_CASES, ids=lambda case: str(case.problem))
-@pytest.mark.parametrize("path", ATTENTION, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("path", "case"),
+    crossed(ATTENTION, ATTENTION_CASES, each=2),
+    ids=lambda one: getattr(one, "stem", str(one)),
+)
 def test_kernels_of_all_attention_have_no_findings(path, case):
     trial, findings = sanitize(path, case)
     assert findings == []

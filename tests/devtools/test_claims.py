@@ -16,6 +16,8 @@ from attn_course.measure.records import RESULTS_FOLDER, RecordError
 from attn_devtools.claims import CLAIMS, command, trials, write
 from attn_devtools.claims.claim import evidence_of
 
+pytestmark = pytest.mark.system
+
 WORDS = tomllib.loads(trials.WORDS.read_text(encoding="utf-8"))
 BY_NAME = {one.name: one for one in CLAIMS}
 STORED = claims.read()

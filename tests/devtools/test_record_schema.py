@@ -16,6 +16,8 @@ from attn_devtools.record import command as record
 from attn_devtools.record import schema
 from attn_devtools.record.schema import SCHEMAS
 
+pytestmark = pytest.mark.system
+
 FOLDERS = (records.RESULTS_FOLDER, course_folder("kernelscope/results"))
 STORED = {path.stem: path for folder in FOLDERS for path in folder.glob("h200/*.json")}
 SUITE = STORED["bench_seeds_fp32"]

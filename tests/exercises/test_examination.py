@@ -4,6 +4,8 @@ import pytest
 
 from attn_course.exercises import examination, read_exercise, session
 
+pytestmark = pytest.mark.system
+
 ENDLESS = {  # what stands in place of row_sum's `++col`, and the word of the message
     "counts on": ("col -= 77 == (n = n * 1664525u + 1u)", "ran longer than"),
     "stands still": ("col += 0", "repeats a loop"),

@@ -9,6 +9,8 @@ from attn_course.exercises import VERDICTS, patient, verdict
 from attn_course.exercises.exercise import ExerciseError, exercise_names
 from attn_course.exercises.patients import NOTHING
 
+pytestmark = pytest.mark.system
+
 KIND = {
     "A": "race",
     "B": "race",

@@ -4,6 +4,8 @@ import pytest
 
 from attn_course.exercises import hint, judge, read_exercise, session
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("triton")
 NAME = "triton_softmax"
 EXERCISE = read_exercise(NAME)

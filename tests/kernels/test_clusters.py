@@ -22,6 +22,7 @@ from attn_course.ladder.steps import step
 from attn_course.reference.comparison import poisoned
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.agreement import assert_agrees
+from attn_devtools.shares import crossed
 
 pytestmark = pytest.mark.system
 
@@ -71,8 +72,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("cluster", (2, 8))  # a test below takes the others
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "cluster"), crossed(METHODS, (2, 8)))  # others: a test below
 def test_the_sanitizer_finds_nothing(method, cluster):
     """Rows, keys and columns that leave some blocks of a cluster without any of them."""
     for extents, keys, causal in SHAPES:
@@ -80,8 +80,7 @@ def test_the_sanitizer_finds_nothing(method, cluster):
         check(method, smallest(method, cluster), q, k, v, causal=causal)
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "cluster"), crossed(METHODS, CLUSTERS))
 def test_heads_and_biases_in_clusters(method, cluster):
     """Each size of a cluster with another sharing of the bias."""
     q, k, v = seeded_qkv((2, 4, 6, 20), kv_length=19, seed=cluster)
@@ -92,8 +91,7 @@ def test_heads_and_biases_in_clusters(method, cluster):
     check(method, smallest(method, cluster), q, k, v, bias=shared, causal=True)
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("cluster", "method"), crossed(CLUSTERS, METHODS))
 def test_no_order_of_warps_and_blocks_changes_a_bit(method, cluster, monkeypatch):
     q, k, v = seeded_qkv((1, 2, 11, 50), kv_length=45, seed=cluster)
     call = {"method": method, "causal": True, "options": as_options(smallest(method, cluster))}
@@ -267,8 +265,7 @@ def test_long_rows_keep_their_digits(method):
     assert np.linalg.norm(out - expected) < 3e-7 * np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("keys", [25, 64, 135])
-@pytest.mark.parametrize("method", LONG)
+@pytest.mark.parametrize(("method", "keys"), crossed(list(LONG), [25, 64, 135]))
 def test_rows_that_end_about_where_a_span_does(method, keys):
     """Spans are 4 tiles of 8 keys; -inf hides all keys of the first ones, in some rows."""
     q, k, v = seeded_qkv((1, 1, 5, 20), kv_length=keys, seed=keys)

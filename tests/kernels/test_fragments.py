@@ -18,6 +18,7 @@ from attn_course.ladder.steps import step
 from attn_course.measure.hardware.disassembly import count_operations, machine_code
 from attn_course.reference.comparison import compare
 from attn_devtools.agreement import assert_agrees
+from attn_devtools.shares import crossed
 
 pytestmark = pytest.mark.system
 
@@ -112,8 +113,7 @@ def test_three_products_are_nearly_as_exact_as_fp32():
     assert compare(out, expected).relative_error > 1e-4
 
 
-@pytest.mark.parametrize("d", [8, 16, 64, 96])
-@pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
+@pytest.mark.parametrize(("d", "dtype"), crossed([8, 16, 64, 96], [SINGLE, BFLOAT16]), ids=str)
 def test_no_bank_conflicts(dtype, d):
     """None, but for 8 of an output of 16 columns in 16 bits, however many keys there are."""
     for keys in (32, 64):
@@ -188,8 +188,9 @@ def test_higher_maxima_cost_rescaling():
 
 TILES = [
     (dtype, tile)
-    for entry, dtype in (("flash_mma", HALF), ("flash_tf32x3", SINGLE))
-    for d in (64, 128, 256)
+    for d, (entry, dtype) in crossed(
+        (64, 128, 256), (("flash_mma", HALF), ("flash_tf32x3", SINGLE))
+    )
     for tile in MATRIX_TILES[entry].of(d)[:1]
 ]
 

@@ -10,6 +10,7 @@ from attn_course import clinic
 from attn_course.clinic import Case
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import Problem
+from attn_devtools.shares import crossed, in_turns
 
 pytestmark = pytest.mark.system
 
@@ -17,7 +18,7 @@ PATH = kernel_path("18_flash_wgmma")
 TEXT = with_headers(PATH.read_text(), PATH.parent)
 ABLATIONS = tomllib.loads((PATH.parent / "hopper_ablations.toml").read_text())["ablation"]
 SMALL = Case(Problem(2, 130, 196, 64))
-SEVERAL_ROUNDS = Case(Problem(2, 200, 300, 64, heads=2), causal=True)
+SEVERAL_ROUNDS = Case(Problem(2, 140, 196, 64, heads=2), causal=True)
 GROUPED = Case(Problem(4, 140, 150, 56, heads=4, kv_heads=2), causal=True)
 TWO_BLOCKS = ("-DBLOCKS=2", "-DBC=64")
 
@@ -35,17 +36,19 @@ def edited(*pairs):
     return text
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("width", "groups"), [(64, 2), (64, 3), (128, 2), (192, 2), (256, 2)])
-def test_nothing_is_found_at_any_width(width, groups, causal):
-    case = Case(Problem(2, 200, 100, width - 8, heads=2), causal=causal)
+WIDTHS = [(64, 2), (64, 3), (128, 2), (192, 2), (256, 2)]  # and groups of warps
+
+
+@pytest.mark.parametrize(("width", "causal"), crossed(WIDTHS, [False, True]))
+def test_nothing_is_found_at_any_width(width, causal):
+    width, groups = width
+    case = Case(Problem(1, 200, 100, width - 8), causal=causal)
     options = (f"-DD={width}", f"-DGROUPS={groups}", "-DBC=64", "-DBLOCKS=1")
     found, _ = kinds(case=case, options=options)
     assert found.findings == [] and found.comparison.agrees
 
 
-@pytest.mark.parametrize("case", [SMALL, GROUPED], ids=["plain", "grouped heads"])
-@pytest.mark.parametrize("keys", [64, 128])
+@pytest.mark.parametrize(("keys", "case"), crossed([64, 128], [GROUPED, SMALL]))
 def test_nothing_is_found_with_other_tiles(keys, case):
     found, _ = kinds(case=case, options=(f"-DBC={keys}", "-DBLOCKS=3"))
     assert found.findings == [] and found.comparison.agrees
@@ -59,7 +62,7 @@ def pairs_of(edits):
         yield "\n".join(old), "\n".join(new)
 
 
-@pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda one: one["name"])
+@pytest.mark.parametrize("ablation", in_turns(ABLATIONS, 3), ids=lambda one: one["name"])
 def test_nothing_is_found_without_an_idea(ablation):
     text = edited(*pairs_of(ablation.get("edits", "")))
     options = (*ablation.get("options", ()), *TWO_BLOCKS)
@@ -114,5 +117,5 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_missing_is_named(name):
     pairs, says = BROKEN[name]
-    found, _ = kinds(edited(*pairs), Case(Problem(2, 130, 400, 64)), ("-DBLOCKS=2",))
+    found, _ = kinds(edited(*pairs), Case(Problem(2, 70, 196, 64)), TWO_BLOCKS)
     assert any(says in one.message for one in found.errors), found.findings

@@ -21,6 +21,8 @@ from attn_course.reference.comparison import poisoned
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.agreement import assert_agrees
 
+pytestmark = pytest.mark.system
+
 xp = array_module()
 PIPELINES = [method for method in METHODS if not methods.supports(method, "causal")]
 MARGIN = 37  # floats before and after a guarded buffer; odd, so that a GPU sees it unaligned

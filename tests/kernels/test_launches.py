@@ -21,6 +21,8 @@ from attn_course.ladder.steps import LARGEST_D, Device, Geometry, Problem, Step,
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.agreement import assert_agrees
 
+pytestmark = pytest.mark.system
+
 TUNED = ("rows_split", "flash_fp32", "flash_async", "flash_split")
 KB = 1024
 # Every capability there is, with few SMs and with many; the last ones are smaller than any GPU.

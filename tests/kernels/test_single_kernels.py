@@ -38,6 +38,7 @@ from attn_course.ladder.tiles import (
 from attn_course.reference.comparison import poisoned
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.agreement import assert_agrees
+from attn_devtools.shares import crossed
 
 pytestmark = pytest.mark.system
 
@@ -111,8 +112,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("method", SINGLE)
+@pytest.mark.parametrize(("method", "shape"), crossed(SINGLE, SHAPES, each=5), ids=str)
 def test_shapes(method, shape):
     extents, keys = shape
     if not taken_by(method, extents[3]):

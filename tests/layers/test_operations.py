@@ -17,6 +17,8 @@ from attn_course.layers.steps import LAYER_NORM, WIDEST, Rows
 from attn_course.reference.comparison import poisoned
 from attn_devtools.agreement import assert_agrees
 
+pytestmark = pytest.mark.system
+
 xp = array_module()
 NORM, GELU = 2e-6, 1e-6  # relative errors that are allowed
 MARGIN = 36  # floats before and after an output; a multiple of 4, so that float4 paths are taken

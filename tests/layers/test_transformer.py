@@ -17,6 +17,8 @@ from attn_devtools.agreement import assert_agrees
 from attn_devtools.bench.layers import LayerRow, seeded_rows, seeded_weights
 from attn_devtools.bench.torch_layers import torch_state
 
+pytestmark = pytest.mark.system
+
 xp = array_module()
 RELATIVE = 1e-5
 

@@ -18,6 +18,8 @@ from kernelscope.errors import CompilerFailedError, Hang, SimulatorError, TooLar
 from kernelscope.ptx.parser import ParseError, parse
 from kernelscope.translate.program import Program
 
+pytestmark = pytest.mark.system
+
 SECONDS = 0.5
 K = 'extern "C" __global__ void k(float* x) '
 LATE = "ran longer than 0.5 s.*KERNELSCOPE_TIMEOUT"

@@ -14,6 +14,8 @@ from kernelscope.machine.memory import GlobalMemory
 from kernelscope.machine.speed import workers
 from machine_harness import module
 
+pytestmark = pytest.mark.system
+
 CODE = r"""
 extern "C" __global__ void square(const float* x, float* y) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -17,6 +17,8 @@ from kernelscope import Counters, Sanitizer, Tracer, UserError, numba, observe  
 from kernelscope.errors import CompilerMissingError, KernelAssertion  # noqa: E402
 from numba import cuda, float32  # noqa: E402
 
+pytestmark = pytest.mark.system
+
 PAGE = Path(__file__).parents[2] / "docs" / "python_kernels.md"
 NUMBA = PAGE.read_text(encoding="utf-8").partition("## Numba\n")[2].partition("\n## ")[0]
 FEATURES, _, OBSERVED = NUMBA.partition("### What the observers see")

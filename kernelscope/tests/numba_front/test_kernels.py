@@ -10,6 +10,8 @@ import wrong_kernels  # noqa: E402
 from kernelscope import Sanitizer, observe  # noqa: E402
 from kernelscope.numba import run  # noqa: E402
 
+pytestmark = pytest.mark.system
+
 EPSILONS = 64  # of the output's dtype, beside the exact result
 APPROXIMATE = {"fast_functions": 2e-6}
 

@@ -9,6 +9,8 @@ from kernelscope.machine.launch import launch
 from kernelscope.machine.speed import Single, single
 from kernelscope.translate.program import Program
 
+pytestmark = pytest.mark.system
+
 GROUPS = 8
 # How many inputs, of one opcode in how many; `make proof` tries each opcode at more.
 COUNT, SAMPLE = (192, 1) if os.environ.get("PROOF") == "whole" else (64, 12)

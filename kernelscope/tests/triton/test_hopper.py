@@ -10,7 +10,7 @@ from kernelscope.triton import run
 from test_tutorials import attention
 from triton_harness import assert_close, cdiv, normal, poisoned, softmax
 
-pytestmark = pytest.mark.usefixtures("clean")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("clean")]
 
 
 @triton.jit

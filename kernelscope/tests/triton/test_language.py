@@ -13,7 +13,7 @@ from triton_harness import assert_close, normal, poisoned
 HALF, BRAIN = np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)
 FP8 = np.dtype(ml_dtypes.float8_e5m2)
 
-pytestmark = pytest.mark.usefixtures("clean")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("clean")]
 
 
 # -- dtypes -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import triton.language as tl
 from kernelscope.triton import run
 from triton_harness import assert_close, cdiv, normal, poisoned, softmax
 
-pytestmark = pytest.mark.usefixtures("clean")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("clean")]
 
 
 @triton.jit

@@ -8,7 +8,7 @@ from kernelscope import Sanitizer, observe
 from kernelscope.triton import run
 from triton_harness import assert_close, cdiv, normal, poisoned, softmax
 
-pytestmark = pytest.mark.usefixtures("clean")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("clean")]
 
 
 # -- elementwise and rows ---------------------------------------------------------------------

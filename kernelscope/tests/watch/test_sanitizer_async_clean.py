@@ -7,6 +7,8 @@ import pytest
 from async_kernels import CLUSTERED, KERNELS
 from async_source import HEAD, check, kernels_of
 
+pytestmark = pytest.mark.system
+
 
 @cache
 def compiled():

@@ -15,6 +15,8 @@ from attn_devtools.bench.layers import LayerRow
 from attn_devtools.record import schema
 from attn_devtools.record.command import faults_of
 
+pytestmark = pytest.mark.system
+
 ROWS = {
     "layernorm": LayerRow((2, 3, 40)),
     "gelu": LayerRow((2, 3, 40), approximate="tanh"),

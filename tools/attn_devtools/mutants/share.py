@@ -1,12 +1,12 @@
 """A share of the solutions and mutants that prove an exercise, for tests that must be quick."""
 
-import os
 from dataclasses import replace
 from zlib import crc32
 
 from attn_course.exercises.exercise import Exercise
 
-WHOLE = os.environ.get("PROOF") == "whole"  # as `make proof` sets it
+from ..shares import WHOLE
+
 MUTANTS_ONE_IN = 1 if WHOLE else 48
 
 
