@@ -118,9 +118,23 @@ def test_counts_of_boxes_leave_out_what_is_outside():
     assert totals["bulk_copy_requests"] == 1
     assert totals["bulk_load_bytes"] == 7 * 24 * 2  # 7 rows and 24 columns are in the array
     assert totals["bulk_load_sectors"] == 7 * 2
+    assert totals["bulk_fill_sectors"] == 7 + 9 * 2  # 16 bytes of each of these rows, whole others
     wide = CopyCase("load", (37, 80), "uint16", (16, 32), (16, 0), 64)
     assert count(wide)["bulk_load_sectors"] == 16 * 2  # rows of 160 bytes, 64 bytes of each
     assert count(wide)["bulk_store_bytes"] == 0
+
+
+def test_rows_of_a_box_have_sectors_of_their_own():
+    """As an H200's counters have it: 640 bytes in a row, but rows of 80 bytes."""
+    totals = count(CopyCase("store", (8, 40), "uint16", (8, 40), (0, 0)))
+    assert (totals["bulk_store_bytes"], totals["bulk_store_sectors"]) == (640, 8 * 3)
+    assert totals["bulk_fill_sectors"] == 0
+
+
+def test_work_on_mbarriers_is_no_shared_request():
+    totals = count(CopyCase("load", (37, 80), "uint16", (16, 32), (0, 0), 64))
+    assert totals["mbarrier_requests"] >= 3  # it is started, armed and waited at
+    assert totals["shared_atomic_requests"] == totals["atomic_requests"] == 0
 
 
 def test_counts_of_stores_and_reductions():
