@@ -183,6 +183,23 @@ def test_verdicts(defect, mine, tools, verdict):
     assert tool.judge(defect, mine, tools) == verdict
 
 
+def test_what_initcheck_does_not_see_of_wgmma_is_no_alarm():
+    def row(name, **found):
+        report = {"tool": "initcheck", "build": "debug", "errors": 9, "outcome": "right"}
+        tools = [report | {"kinds": {"uninitialised-read": []}} | found]
+        return [{"file": name, "ours": {"kinds": {}, "right": True}, "tools": tools}]
+
+    known = row("18_flash_wgmma.cu")
+    assert tool.alarms(known) == [] and tool.unseen(known) == ["18_flash_wgmma.cu"]
+    for spoilt in (
+        row("14_flash_mma.cu"),
+        row("18_flash_wgmma.cu", tool="memcheck"),
+        row("18_flash_wgmma.cu", outcome="wrong"),
+        row("18_flash_wgmma.cu", kinds={"uninitialised-read": [7]}),
+    ):
+        assert tool.alarms(spoilt) and not tool.unseen(spoilt)
+
+
 def test_each_reason_is_of_a_file_that_there_is():
     assert {name for name, _ in tool.REASONS_OF_FILES} <= set(runs.all_subjects())
 

@@ -417,7 +417,7 @@ def profile_of(totals):
 def test_ldmatrix_counts_among_the_loads_of_shared_memory():
     totals = dict.fromkeys(nsight.COUNTER_METRICS, 0)
     totals |= {"shared_load_wavefronts": 9, "shared_load_conflicts": 2}
-    waves, matrices = compare_counters.SASS_WAVEFRONTS, compare_counters.LDMATRIX
+    waves, matrices = compare_counters.SASS_WAVEFRONTS, compare_counters.MATRICES
     loads = "shared_load_requests", "shared_load_wavefronts"
     metrics = {nsight.COUNTER_METRICS[loads[0]]: 3, matrices[loads[0]]: 2}
     metrics |= {waves[loads[1]]: 4, matrices[loads[1]]: 5}
@@ -465,6 +465,28 @@ def test_a_comparison_names_what_it_missed_and_writes_both_sides(tmp_path, monke
     assert row["hardware"] == row["simulator"] + 1
     assert record["probes"][0]["counters"]["shared_load_wavefronts"]["simulator"] == 4 * 64
     assert "1 bars missed" in capsys.readouterr().out
+
+
+def test_a_record_keeps_the_cases_of_an_earlier_one_that_were_not_run_again():
+    def record(commit, cases, kernels, gpu="A"):
+        stamp = {"gpu": gpu, "date": commit, "commit": commit}
+        return {**stamp, "kernels": kernels, "cases": cases, "probes": [], "missed": []}
+
+    def case(label, problem, verdict):
+        return {"label": label, "problem": problem, "counters": {"x": {"verdict": verdict}}}
+
+    old = record("c", [case("a", (1,), "equal"), case("b", (1,), "MISSED")], {"a": "1", "b": "1"})
+    new = record("d", [case("b", (1,), "equal"), case("b", (2,), "MISSED")], {"b": "2"})
+    found = compare_counters.joined(new, old)
+    assert [(one["label"], one.get("run", {}).get("commit")) for one in found["cases"]] == [
+        ("a", "c"),
+        ("b", None),
+        ("b", None),
+    ]
+    assert found["kernels"] == {"a": "1", "b": "2"} and found["commit"] == "d"
+    assert found["missed"] == ["b (2,): x"]
+    with pytest.raises(ValueError, match="takes no cases"):
+        compare_counters.joined(new, old | {"gpu": "B"})
 
 
 def test_the_profile_command_uses_the_constants_of_the_device():

@@ -133,7 +133,7 @@ def test_rows_of_a_box_have_sectors_of_their_own():
 
 def test_work_on_mbarriers_is_no_shared_request():
     totals = count(CopyCase("load", (37, 80), "uint16", (16, 32), (0, 0), 64))
-    assert totals["mbarrier_requests"] >= 3  # it is started, armed and waited at
+    assert totals["mbarrier_arrivals"] == 1 and totals["mbarrier_waits"] >= 1
     assert totals["shared_atomic_requests"] == totals["atomic_requests"] == 0
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kernelscope import Counters, RawModule, array_module, observe
 from kernelscope.cli.tables import table as aligned
+from kernelscope.errors import InputError
 from kernelscope.watch import is_loop
 
 from attn_course.ladder.problem import ceil_div
@@ -44,10 +45,13 @@ SASS_WAVEFRONTS = {
     "shared_load_wavefronts": f"{_SASS}_ld.sum",
     "shared_store_wavefronts": f"{_SASS}_st.sum",
 }
-# ldmatrix has counts of its own: its requests, and its wavefronts as the instructions made them.
-LDMATRIX = {
+# ldmatrix and stmatrix have counts of their own: their requests, and their wavefronts as the
+# instructions made them.
+MATRICES = {
     "shared_load_requests": "smsp__inst_executed_op_ldsm.sum",
     "shared_load_wavefronts": f"{_SASS}_ldsm.sum",
+    "shared_store_requests": "smsp__inst_executed_op_shared_stsm.sum",
+    "shared_store_wavefronts": f"{_SASS}_stsm.sum",
 }
 # Of what the matrix unit executes, what is no product of matrices: HFMA2.MMA, pairs of halves.
 PAIRS_OF_HALVES = "smsp__inst_executed_pipe_tensor_op_hmma_type_hfma2.sum"
@@ -143,7 +147,7 @@ def profile(chosen, parsed: argparse.Namespace) -> list[Profile]:
     program = [sys.executable, "-m", __spec__.name, "--launch"]
     program += ["--every", str(parsed.every), "--only", parsed.only]
     summed = [metric for parts in (ATOMIC_METRICS | BULK_METRICS).values() for metric in parts]
-    wanted = (*COUNTING, *SASS_WAVEFRONTS.values(), *LDMATRIX.values(), PAIRS_OF_HALVES, *summed)
+    wanted = (*COUNTING, *SASS_WAVEFRONTS.values(), *MATRICES.values(), PAIRS_OF_HALVES, *summed)
     wanted += tuple(LOCAL_METRICS.values())
     if parsed.also:
         wanted = dict.fromkeys((*wanted, *known_metrics(parsed.also)))
@@ -194,7 +198,7 @@ def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:
     }
     for waves, metric in SASS_WAVEFRONTS.items():
         found[waves] = profile.metrics.get(metric, found.get(waves, 0))
-    for name, metric in LDMATRIX.items():
+    for name, metric in MATRICES.items():
         if SASS_WAVEFRONTS.get(name, COUNTER_METRICS[name]) in profile.metrics:
             found[name] += profile.metrics.get(metric, 0)  # the plain wavefronts have them already
     for name, parts in (ATOMIC_METRICS | BULK_METRICS).items():
@@ -251,6 +255,27 @@ def compare(case, profile: Profile, totals: dict[str, int]) -> dict:
     return {"label": case.label, **describe(case), "counters": rows, "metrics": kept}
 
 
+def joined(record: dict, earlier: dict) -> dict:
+    """The record with what an earlier one of the same GPU has and this run left out.
+
+    Each case that is kept says when, and at which commit, it was run; kernels keep their hashes of
+    then. Raises InputError for another GPU.
+    """
+    if record["gpu"] != earlier["gpu"]:
+        raise InputError(f"a record of {record['gpu']} takes no cases of {earlier['gpu']}")
+    run = {name: earlier[name] for name in ("date", "commit")}
+    found = {**record, "kernels": earlier["kernels"] | record["kernels"]}
+    for part in ("cases", "probes"):
+        known = {place_of(case) for case in record[part]}
+        kept = [{"run": run, **case} for case in earlier[part] if place_of(case) not in known]
+        found[part] = [*kept, *record[part]]
+    return {**found, "missed": missed([*found["cases"], *found["probes"]])}
+
+
+def place_of(case: dict) -> tuple:
+    return case["label"], *case.get("problem", ())
+
+
 def describe(case) -> dict:
     launch = case.launch
     found = {"kernel": launch.entry, "grid": launch.grid, "block": launch.block}
@@ -288,6 +313,9 @@ def main(arguments=None) -> int:
     parser.add_argument("--simulator-only", action="store_true", help="no GPU: one side only")
     parser.add_argument("--every", type=int, default=1, help="take every n-th case only")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their label")
+    parser.add_argument(
+        "--earlier", type=Path, metavar="RECORD", help="keep its cases that are not run again"
+    )
     parser.add_argument("--also", metavar="REGEX", help="record these metrics of ncu too")
     parser.add_argument("--launch", action="store_true", help="what ncu profiles; not for people")
     parsed = parser.parse_args(arguments)
@@ -302,7 +330,8 @@ def main(arguments=None) -> int:
         totals = [simulate(case) for case in chosen]
         profiles = waiting.result()
     rows = [compare(*one) for one in zip(chosen, profiles, totals, strict=True)]
-    return finish(rows, parsed.out)
+    earlier = json.loads(parsed.earlier.read_bytes()) if parsed.earlier else None
+    return finish(rows, parsed.out, earlier)
 
 
 def show_simulator(chosen) -> int:
@@ -317,7 +346,7 @@ def show_simulator(chosen) -> int:
     return 0
 
 
-def finish(rows: list[dict], out: Path) -> int:
+def finish(rows: list[dict], out: Path, earlier: dict | None = None) -> int:
     ladder = [row for row in rows if "file" in row]
     failed = missed(rows)
     record = new_record(
@@ -328,6 +357,8 @@ def finish(rows: list[dict], out: Path) -> int:
         missed=failed,
         reasons=REASONS,
     )
+    if earlier:
+        record = joined(record, earlier)
     path = write(record, "counters", out)
     print(table(rows))
     print(f"\n{caption(record)}\nwritten to {path}")

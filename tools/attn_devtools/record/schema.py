@@ -290,13 +290,20 @@ class BothCounts(TypedDict):
     verdict: str
 
 
+class Run(TypedDict):
+    date: str
+    commit: str
+
+
 class CounterCase(ProfileCase):
     label: str
+    run: NotRequired[Run]  # of a case that an earlier record had
     counters: dict[str, BothCounts]
 
 
 class ProbeCase(TypedDict):
     label: str
+    run: NotRequired[Run]
     kernel: str
     counters: dict[str, BothCounts]
 
@@ -341,6 +348,7 @@ class SanitizerRecord(RecordStamp):
     clean: list[CleanKernel]
     machine_code: list[BrokenKernel]
     alarms: list[str]
+    unseen: NotRequired[list[str]]  # clean kernels whose writes initcheck does not see
     missed: list[str]
     unexplained: list[str]
 

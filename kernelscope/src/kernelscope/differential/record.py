@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from kernelscope.differential.machines import PACKAGE, describe
+from kernelscope.errors import InputError
 
 from .identity import gpu_folder
 
@@ -80,10 +81,10 @@ def make_record(run, sections: dict) -> dict:
 def joined(record: dict, earlier: dict) -> dict:
     """The record with the sections of an earlier one of the same GPU that were not run again.
 
-    Each of these says when, and at which commit, it was run. Raises ValueError for another GPU.
+    Each of these says when, and at which commit, it was run. Raises InputError for another GPU.
     """
     if record["gpu"] != earlier["gpu"]:
-        raise ValueError(f"a record of {record['gpu']} takes no sections of {earlier['gpu']}")
+        raise InputError(f"a record of {record['gpu']} takes no sections of {earlier['gpu']}")
     run = {name: earlier[name] for name in ("date", "commit")}
     sections = {
         name: record["sections"].get(name) or {"run": run, **section}

@@ -63,7 +63,8 @@ DESCRIPTIONS = {
     "bulk_fill_sectors": "32-byte sectors of the values past an array's edges, by row of a box",
     "bulk_store_bytes": "bytes of global memory that bulk copies and reductions write",
     "bulk_store_sectors": "32-byte sectors of each row of these boxes, or of the copy, added up",
-    "mbarrier_requests": "warp-level operations on mbarriers: neither shared requests nor atomics",
+    "mbarrier_arrivals": "warp-level arrivals at mbarriers and bytes announced: no shared requests",
+    "mbarrier_waits": "warp-level waits at mbarriers and questions of a phase: no shared requests",
     "cluster_shared_requests": "warp-level accesses by way of the cluster: no shared requests",
     "atomic_requests": "warp-level atomics and reductions, global and shared",
     "global_atomic_requests": "warp-level atomics and reductions on global memory",
@@ -125,7 +126,7 @@ class _Row:
         kinds = instruction.opcode.split(".")
         self.copy = kinds[:2] == ["cp", "async"] and "mbarrier" not in kinds
         self.past_l1 = self.copy and "cg" in kinds
-        self.mbarrier = kinds[0] == "mbarrier"
+        self.mbarrier = kinds[1] if kinds[0] == "mbarrier" else ""
         self.cluster = "shared::cluster" in kinds
         # Constants and parameters have a cache of their own, which these counters leave out.
         self.off_chip = not instruction.opcode.startswith(("ld.const", "ld.param"))
@@ -359,9 +360,13 @@ class Counters(Observer):
         if not lanes.size or not row.off_chip:
             return
         requests = self._cut(lanes).warps
-        if row.mbarrier or access.space == "local":
-            kind = "mbarrier" if row.mbarrier else f"local_{access.kind}"
-            row.counts[f"{kind}_requests"] += requests
+        if row.mbarrier:
+            if row.mbarrier not in ("init", "inval"):
+                kind = "waits" if row.mbarrier.endswith("wait") else "arrivals"
+                row.counts[f"mbarrier_{kind}"] += requests
+            return
+        if access.space == "local":
+            row.counts[f"local_{access.kind}_requests"] += requests
             return
         address = np.broadcast_to(address, lanes.shape)
         if access.kind == "atomic":
