@@ -21,7 +21,14 @@ from kernelscope import array_module, capture_graph, resolve_backend
 from kernelscope.errors import Advice, UserError, did_you_mean
 
 from .call import Call, StepLaunch, call_steps
-from .checks import check_arrays, check_bias, check_output, check_overlap
+from .checks import (
+    check_arrays,
+    check_bias,
+    check_cache,
+    check_lengths,
+    check_output,
+    check_overlap,
+)
 from .choose import choose, current_device, device_number
 from .problem import Problem
 from .steps import EXPERIMENTS, Step, step
@@ -42,6 +49,7 @@ METHODS: dict[str, tuple[int, ...]] = {
     "flash_wgmma": (18,),
     "flash_split": (19,),
     "rows_split": (20,),
+    "decode": (23,),
 }
 AUTO = "auto"  # the method that choose() names
 DEFAULT = "tiled"
@@ -53,6 +61,9 @@ OPTIONS = {
     "bias": "a bias",
     "lse": "a log-sum-exp output",
     "kv_heads": "grouped heads (k and v with fewer heads than q)",
+    "lengths": "lengths of sequences",
+    "page_table": "a page table",
+    "key_stride": "kv_layout NHD",
 }
 
 _log = logging.getLogger("attn_course.ladder.attention")
@@ -120,6 +131,9 @@ class Request(msgspec.Struct, frozen=True, eq=False):
     return_lse: bool = False
     out: object = None
     options: Sequence[str] = ()
+    lengths: object = None
+    page_table: object = None
+    kv_layout: str = "HND"
 
     def call(self) -> Call:
         """Check the arguments as attention() does and return the call that it runs."""
@@ -127,9 +141,11 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         xp = array_module(backend)
         if self.method != AUTO:
             steps_of(self.method)  # an unknown method is named before any argument
-        check_arrays(q, k, v, xp)
+        check_arrays(q, k, v, xp, paged=self.page_table is not None, kv_layout=self.kv_layout)
+        page = k.shape[1 + self.kv_layout.index("N")]
+        check_cache(self.lengths, self.page_table, q.shape[0], page, xp)
         strides = check_bias(bias, q, k, xp)
-        problem = problem_of(q, k, self.causal, strides, biased=bias is not None)
+        problem = self.problem(strides)
         method, reason = _pick(self.method, problem, backend)
         check_options(method, problem, self.return_lse)
         arrays = self.arrays(xp, check_output)
@@ -139,6 +155,17 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         call.method, call.reason = method, reason
         return call
 
+    def problem(self, bias_strides: tuple[int, int] = (0, 0)) -> Problem:
+        """Return the extents of the call."""
+        how = {"causal": bool(self.causal), "bias_strides": bias_strides}
+        how |= {"biased": self.bias is not None, "ragged": self.lengths is not None}
+        heads_last = self.kv_layout == "NHD"
+        k = self.k.transpose(0, 2, 1, 3) if heads_last else self.k  # (.., kv_heads, m, d)
+        found = replace(problem_of(self.q, k), heads_last=heads_last, **how)
+        if self.page_table is None:
+            return found
+        return replace(found, page=found.m, m=found.m * self.page_table.shape[1])
+
     def arrays(self, xp, check: Callable) -> dict[str, object]:
         """Return the arrays by their names in the kernels; outputs that are not given are made.
 
@@ -147,6 +174,11 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         arrays = {"q": self.q, "k": self.k, "v": self.v}
         if self.bias is not None:
             arrays["bias"] = self.bias
+        if self.page_table is not None:
+            arrays["page_table"] = self.page_table
+        if self.lengths is not None:
+            check_lengths(self.lengths, self.problem().m)
+            arrays["lengths"] = self.lengths
         if self.out is not None:
             check(self.out, arrays, xp)
         arrays["out"] = xp.empty(self.q.shape, self.q.dtype) if self.out is None else self.out
@@ -169,11 +201,12 @@ class Request(msgspec.Struct, frozen=True, eq=False):
                 None if self.scale is None else float(self.scale),
                 bool(self.return_lse),
                 tuple(self.options),
-                *_array_form(self.q),
-                *_array_form(self.k),
-                *_array_form(self.v),
+                *(_array_form(self.q), _array_form(self.k), _array_form(self.v)),
+                self.kv_layout,
                 None if self.bias is None else _array_form(self.bias),
                 None if self.out is None else _array_form(self.out),
+                None if self.lengths is None else _array_form(self.lengths),
+                None if self.page_table is None else _array_form(self.page_table),
             )
             return _cached.get(form), form
         except (AttributeError, TypeError, ValueError):
@@ -197,6 +230,9 @@ def attention(
     return_lse=False,
     out=None,
     options=(),
+    lengths=None,
+    page_table=None,
+    kv_layout="HND",
 ):
     """softmax(q k^T * scale + bias) v, computed by the kernels of ``method``.
 
@@ -218,6 +254,12 @@ def attention(
             -inf for a row that sees no key.
         out: the array to write, like q; made here when None.
         options: compiler options for every step, for example ("-DTILE=16",).
+        lengths: int32 (B,), the keys of each sequence, 0 to m; what k and v hold past them is not
+            used, and causal counts from them: query i of n sees j <= i + (length - n). None: m.
+        page_table: int32 (B, P): k and v are pages of a cache, (pages, H_kv, page, d), of a
+            multiple of 16 keys, and keys i * page on of sequence b are in page page_table[b, i];
+            m is P * page. The numbers are not checked on a GPU.
+        kv_layout: "NHD": k and v are (B or pages, m or page, H_kv, d).
 
     Returns:
         (B, H, n, d) of q's dtype, an array of the backend's module; with ``return_lse`` a pair.
@@ -227,7 +269,8 @@ def attention(
         TypeError, ValueError: an argument's type, dtype, shape or extent, with the remedy.
     """
     request = Request(
-        q, k, v, method, causal, scale, resolve_backend(backend), bias, return_lse, out, options
+        *(q, k, v, method, causal, scale, resolve_backend(backend), bias, return_lse, out),
+        *(options, lengths, page_table, kv_layout),
     )
     cached, form = request.cached()
     if cached is not None and cached.is_current():
@@ -327,6 +370,9 @@ def check_options(method: str, problem: Problem, return_lse: bool = False) -> No
         "bias": problem.biased,
         "lse": return_lse,
         "kv_heads": problem.kv_heads != problem.heads,
+        "lengths": problem.ragged,
+        "page_table": problem.page > 0,
+        "key_stride": problem.heads_last,
     }
     for option, words in OPTIONS.items():
         if wanted[option] and not supports(method, option):
