@@ -5,8 +5,8 @@
 // Shapes:        q (batch*heads, n, d), out like q; k and v (pages, kv_heads, page, d), or as the
 //                strides say; bfloat16 or half; lengths null (m each) or int32 (batch); page_table
 //                null (page b is sequence b) or int32 (batch, m/page); lse as in 14
-// Launch:        decode: grid (BLOCKS or fewer, ceil(heads/kv_heads*n / 16)), block (32*WARPS),
-//                dynamic shared WARPS*RING_BYTES bytes
+// Launch:        decode: grid (.., ceil(heads/kv_heads*n / 16)) of at most BLOCKS blocks, block
+//                (32*WARPS), dynamic shared WARPS*RING_BYTES bytes
 // Needs:         sm_80; d <= D; D a multiple of 16; BFLOAT16 1, or 0 for half; heads a multiple of
 //                kv_heads; pages of 16*i keys; arrivals zeros, as it leaves them
 // Expect:        nearly the rate of a copy, where RESIDENT blocks a multiprocessor have STAGES - 1
@@ -30,7 +30,7 @@
 #define RESIDENT 2  // blocks a multiprocessor: one reads while another joins
 #endif
 #ifndef BLOCKS
-#define BLOCKS 264  // blocks that share the tiles: as many as run at once
+#define BLOCKS 264  // of the grid, at most: as many as run at once
 #endif
 #ifndef FEWEST
 #define FEWEST 1  // tiles a block, at least
@@ -48,7 +48,6 @@ constexpr int ROW_BYTES = (D + 63) / 64 * 64 * 2;       // of a row in shared me
 constexpr int RING_BYTES = STAGES * 2 * 16 * ROW_BYTES;  // of a warp: K and V of 16 keys, a stage
 constexpr int STRIDE = D + 8;                           // floats of a part's row; pad: other banks
 constexpr int PART = 16 * STRIDE;
-
 static_assert(D % 16 == 0 && D <= 256 && STAGES > 1, "16 columns a fragment; one tile on its way");
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) decode(
@@ -84,7 +83,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) decode(
     arrivals += blockIdx.y * gridDim.x;
 
     const TileLine<TILE> line = {lengths, batch, kv_heads, m};
-    const int total = line.total(), share = max(FEWEST, (total + BLOCKS - 1) / BLOCKS);
+    const int total = line.total(), blocks = max(1, BLOCKS / (int)gridDim.y);
+    const int share = max(FEWEST, (total + blocks - 1) / blocks);
     int at = blockIdx.x * share, stop = min(total, at + share);
     if (at >= stop) return;
     Place place = line.find(at);

@@ -69,7 +69,7 @@ def check_cache(lengths, page_table, batch: int, page: int, xp=np) -> None:
         raise InputError(f"a page of k has {page} keys, not a multiple of 16: use larger pages")
 
 
-def check_lengths(lengths, most: int) -> None:
+def check_range(lengths, most: int) -> None:
     """Refuse lengths in host memory outside 0 to `most`, the keys that a sequence has room for."""
     if isinstance(lengths, np.ndarray) and not 0 <= lengths.min() <= lengths.max() <= most:
         raise InputError(

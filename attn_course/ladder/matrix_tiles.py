@@ -106,35 +106,24 @@ DECODE_TILES = MatrixTiles(
     16,
     decode_bytes,
 )
-DECODE_FEWEST = 1  # tiles a block of 23 reads, at least
 DECODE_ROWS = 16  # queries a head of k and v up to which "auto" takes 23: rows of one product
 DECODE_KEYS = 256  # and keys from which on
 
 
-def decode_rows(problem: Problem) -> int:
-    """Rows of q that share a head of k and v."""
-    return problem.heads // problem.kv_heads * problem.n
-
-
 def decode_config(problem: Problem, device: Device) -> Constants:
-    """Constants of 23: as many blocks as run at once. Raises ValueError: no room for one."""
+    """Constants of 23: as many blocks as run at once; one fits each GPU that has its products."""
     (c,) = DECODE_TILES.of(problem.d)
-    resident = min(c["RESIDENT"], (device.shared_bytes + 1024) // (decode_bytes(c) + 1024))
-    if not resident:
-        raise InputError(
-            f"decode: head dim {problem.d} takes {decode_bytes(c) // 1024} KB of shared memory, "
-            f"{device.name} has {device.shared_bytes // 1024} KB a block; use method flash_mma"
-        )
-    blocks = max(1, resident * device.sm_count // ceil_div(decode_rows(problem), 16))
-    how = {"BFLOAT16": int(problem.dtype == "bfloat16"), "BLOCKS": blocks}
-    return c | how | {"FEWEST": DECODE_FEWEST, "RESIDENT": resident}
+    fitting = (device.shared_bytes + 1024) // (decode_bytes(c) + 1024)
+    resident = max(1, min(c["RESIDENT"], fitting))
+    how = {"BFLOAT16": int(problem.dtype == "bfloat16"), "RESIDENT": resident}
+    return c | how | {"BLOCKS": resident * device.sm_count}
 
 
 def decode_pays(problem: Problem, device: Device) -> bool:
     """Whether "auto" takes 23: few queries a head of k and v, many keys; or only it can."""
     if problem.page or problem.ragged or problem.heads_last:
         return True
-    few = decode_rows(problem) <= DECODE_ROWS and problem.m >= DECODE_KEYS and not problem.biased
+    few = problem.rows_a_head <= DECODE_ROWS and problem.m >= DECODE_KEYS and not problem.biased
     return few and decode_bytes(DECODE_TILES.of(problem.d)[0]) <= device.shared_bytes
 
 

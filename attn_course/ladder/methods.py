@@ -21,14 +21,7 @@ from kernelscope import array_module, capture_graph, resolve_backend
 from kernelscope.errors import Advice, UserError, did_you_mean
 
 from .call import Call, StepLaunch, call_steps
-from .checks import (
-    check_arrays,
-    check_bias,
-    check_cache,
-    check_lengths,
-    check_output,
-    check_overlap,
-)
+from .checks import check_arrays, check_bias, check_cache, check_output, check_overlap, check_range
 from .choose import choose, current_device, device_number
 from .problem import Problem
 from .steps import EXPERIMENTS, Step, step
@@ -177,7 +170,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         if self.page_table is not None:
             arrays["page_table"] = self.page_table
         if self.lengths is not None:
-            check_lengths(self.lengths, self.problem().m)
+            check_range(self.lengths, self.problem().m)
             arrays["lengths"] = self.lengths
         if self.out is not None:
             check(self.out, arrays, xp)

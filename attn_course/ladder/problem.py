@@ -43,6 +43,11 @@ class Problem:
     heads_last: bool = False
     ragged: bool = False
 
+    @property
+    def rows_a_head(self) -> int:
+        """Rows of q that share a head of k and v."""
+        return self.heads // self.kv_heads * self.n
+
     def shape(self, buffer: str) -> tuple[int, ...]:
         """Shape of a buffer by its name in the kernels: q, k, v, s, p, out or lse."""
         if buffer == "lse":

@@ -16,14 +16,7 @@ from kernelscope.errors import InputError, UnknownNameError
 from attn_course.reference.dtypes import HALVES, TOLERANCES
 
 from .headers import Header, chosen_constants, kernel_path, read_constants, read_header
-from .matrix_tiles import (
-    MATRIX_TILES,
-    decode_bytes,
-    decode_config,
-    decode_rows,
-    matrix_config,
-    matrix_rows,
-)
+from .matrix_tiles import MATRIX_TILES, decode_bytes, decode_config, matrix_config, matrix_rows
 from .problem import LARGEST_D, MAX_GRID_YZ, ROW_KEYS, Device, Geometry, Problem, ceil_div, refuse
 from .tiles import flash_shared_bytes, row_config, split_shared_bytes, tile_config
 from .warpgroup_tiles import wgmma_bytes, wgmma_config, wgmma_rows
@@ -43,6 +36,7 @@ __all__ = [
 LONG_ROW = 1024  # from this many keys on, a block shares a row of the softmax, not a warp
 
 GeometryRule = Callable[[str, Problem, Mapping[str, int]], Geometry]
+ScratchRule = Callable[[Geometry], Mapping[str, tuple[int, ...]]]
 Tuning = Callable[[Problem, Device], Mapping[str, int]]
 
 
@@ -82,9 +76,7 @@ class Step:
     dtypes: tuple[str, ...] = ("float32",)
     maps: Mapping[str, int | str] = field(default_factory=dict, repr=False, hash=False)
     flags: tuple[str, ...] = ()
-    scratch: Callable[[Geometry], Mapping[str, tuple[int, ...]]] | None = field(
-        default=None, repr=False
-    )
+    scratch: ScratchRule | None = field(default=None, repr=False)
     place: Path | None = None
     text: str | None = field(default=None, repr=False)
 
@@ -279,8 +271,9 @@ def _decode(entry, problem, constants):
     _refuse_wide_heads(entry, problem, constants)
     tiles = problem.bh // problem.heads * problem.kv_heads
     tiles *= ceil_div(problem.m, 16 * constants["WARPS"])
-    blocks = min(constants["BLOCKS"], ceil_div(tiles, constants["FEWEST"]))
-    grid = (blocks, ceil_div(decode_rows(problem), 16), 1)
+    of_rows = ceil_div(problem.rows_a_head, 16)
+    most = max(1, constants["BLOCKS"] // of_rows)
+    grid = (min(most, ceil_div(tiles, constants["FEWEST"])), of_rows, 1)
     return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1), decode_bytes(constants))
 
 

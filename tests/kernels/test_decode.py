@@ -220,6 +220,8 @@ def test_blocks_fill_a_device_once(d, device):
     assert (decode_bytes(c) + 1024) * c["RESIDENT"] <= device.shared_bytes + 1024
     assert step("decode").launch(problem, (), device).grid == (c["BLOCKS"], 1, 1)
     assert c["BLOCKS"] == c["RESIDENT"] * device.sm_count
+    more = Problem(64, 5, 100_000, d, 8, 2, dtype="float16")  # 20 rows a head: two tiles of 16
+    assert step("decode").launch(more, (), device).grid == (c["BLOCKS"] // 2, 2, 1)
 
 
 def test_what_it_does_not_take_is_refused():
@@ -247,8 +249,8 @@ def test_what_it_does_not_take_is_refused():
         attention(*inputs(HALF, 1, 1, 1, 1, 5, 300), "decode")
     with pytest.raises(ValueError, match="method 'decode' has no bias"):
         attention(q, k, v, "decode", bias=np.zeros((1, 40), np.float32))
-    with pytest.raises(ValueError, match="small has 20 KB a block; use method flash_mma"):
-        decode_config(Problem(1, 1, 64, 64), Device("small", (8, 0), 1, 20 * 1024))
+    small = Device("small", (8, 0), 1, 60 * 1024)
+    assert choose(Problem(64, 1, 4096, 64, dtype="float16"), small)[0] == "flash_mma"
 
 
 # -- what ptxas makes of it ------------------------------------------------------------------------
