@@ -11,7 +11,7 @@ from kernelscope import Sanitizer, allow_shared, array_module, observe, resolve_
 from kernelscope.watch import Finding
 
 from attn_course import reference
-from attn_course.ladder.call import StepLaunch, kernel_of, numbers_of
+from attn_course.ladder.call import StepLaunch, kernel_of, numbers_of, scratch_arrays
 from attn_course.ladder.headers import checked_options
 from attn_course.ladder.steps import Device, Problem, Step
 from attn_course.ladder.verify import Arrays, Formula, Oracle
@@ -94,7 +94,10 @@ def prepare(
     scale = 1 / math.sqrt(problem.d)
     numbers = numbers_of(replace(problem, causal=case.causal), scale)
     inputs = _make_inputs(step, case, seed)
-    arrays = _on_device(step, case, inputs, poison, array_module(backend))
+    xp = array_module(backend)
+    arrays = _on_device(step, case, inputs, poison, xp)
+    if step.scratch:
+        arrays |= scratch_arrays(step.scratch(geometry), problem, xp)
     return Trial(StepLaunch(step, geometry, kernel, numbers), inputs, arrays, case, scale)
 
 

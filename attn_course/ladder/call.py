@@ -20,7 +20,8 @@ from .headers import checked_options
 from .problem import MAX_GRID_YZ, Geometry, Problem
 from .steps import Step
 
-OPTIONAL = ("bias", "lse")  # arrays that may be absent: the kernel gets a null pointer
+# Arrays that may be absent: the kernel gets a null pointer.
+OPTIONAL = ("bias", "lse", "lengths", "page_table")
 MAX_ROWS = 2**31 - 1  # the row count is an int in the kernels
 
 
@@ -84,6 +85,14 @@ class StepLaunch:
         self.checked = True
 
 
+def scratch_arrays(shapes: Mapping[str, tuple[int, ...]], problem: Problem, xp) -> dict:
+    """Return arrays that kernels fill, by name; counters of blocks start, and end, as zeros."""
+    return {
+        name: (xp.zeros if name == "arrivals" else xp.empty)(shape, problem.dtype_of(name))
+        for name, shape in shapes.items()
+    }
+
+
 @dataclass(slots=True)
 class Call:
     """Launches in the order in which they run, and the arrays that they read and write.
@@ -134,8 +143,7 @@ class Call:
         )
 
     def _add_scratch(self, arrays: dict[str, object]) -> None:
-        for name, shape in self.scratch.items():
-            arrays[name] = array_module(self.backend).empty(shape, self.problem.dtype_of(name))
+        arrays |= scratch_arrays(self.scratch, self.problem, array_module(self.backend))
         if "s" in arrays and "p" not in arrays:
             arrays["p"] = arrays["s"]  # the softmax replaces the scores in place
 
@@ -178,6 +186,9 @@ def call_steps(
     heads = problem if len(slices) == 1 else replace(problem, bh=MAX_GRID_YZ)
     used = {name for step in steps for name in step.arguments}
     made = {"out": problem.shape("out"), "s": heads.shape("s")}
+    for step in steps:
+        if step.scratch:
+            made |= step.scratch(step.launch(problem, options, current_device(backend)))
     scratch = {n: shape for n, shape in made.items() if n in used and n not in arrays}
     call = Call(problem, float(scale), backend, (), dict(arrays), scratch)
     call._add_scratch(call.arrays)

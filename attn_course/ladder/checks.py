@@ -5,14 +5,23 @@ from kernelscope.errors import InputError, InputTypeError
 
 from attn_course.reference.dtypes import DTYPES
 
+LAYOUTS = ("HND", "NHD")  # of a page of k and v: heads, keys (N), columns
 
-def check_arrays(q, k, v, xp=np) -> None:
+
+def check_arrays(q, k, v, xp=np, *, paged: bool = False, kv_layout: str = "HND") -> None:
     """Refuse what the kernels cannot read, naming the argument and the remedy.
+
+    paged: the first extent of k and v counts pages.  kv_layout: one of LAYOUTS.
 
     Raises:
         TypeError: not an array of ``xp``, of no dtype in DTYPES, or of several.
-        ValueError: not four-dimensional, empty, not C-contiguous, or shapes that do not match.
+        ValueError: not four-dimensional, empty, not C-contiguous, or shapes that do not match; no
+        such layout.
     """
+    if kv_layout not in LAYOUTS:
+        raise InputError(f"kv_layout is {kv_layout!r}: choose one of {', '.join(LAYOUTS)}")
+    heads, keys = map(kv_layout.index, "HN")
+    heads, keys = heads + 1, keys + 1
     for name, array in zip("qkv", (q, k, v), strict=True):
         _check_array(name, array, xp, tuple(DTYPES))
     for name, array in (("k", k), ("v", v)):
@@ -21,20 +30,52 @@ def check_arrays(q, k, v, xp=np) -> None:
                 f"{name} is {array.dtype}, q {q.dtype}: pass {name}.astype(q.dtype)"
             )
     for name, array in (("k", k), ("v", v)):
-        if array.shape[0] != q.shape[0] or array.shape[3] != q.shape[3]:
+        if (array.shape[0] != q.shape[0] and not paged) or array.shape[3] != q.shape[3]:
             raise InputError(
                 f"{name} has shape {array.shape}, q {q.shape}: batch and head dimension must be "
                 "equal; cut or pad the arrays to match"
             )
-        if q.shape[1] % array.shape[1]:
+        if q.shape[1] % array.shape[heads]:
             raise InputError(
                 f"{name} has shape {array.shape}, q {q.shape}: the heads of q must be a multiple "
                 f"of those of {name}; repeat or cut the heads"
             )
-    if k.shape[1] != v.shape[1]:
-        raise InputError(f"k has {k.shape[1]} heads, v {v.shape[1]}: make them equal")
-    if k.shape[2] != v.shape[2]:
-        raise InputError(f"k has {k.shape[2]} keys, v {v.shape[2]} values: make them equal")
+    if k.shape[heads] != v.shape[heads]:
+        raise InputError(f"k has {k.shape[heads]} heads, v {v.shape[heads]}: make them equal")
+    if k.shape[keys] != v.shape[keys]:
+        raise InputError(f"k has {k.shape[keys]} keys, v {v.shape[keys]} values: make them equal")
+    if k.shape[0] != v.shape[0]:
+        raise InputError(f"k has {k.shape[0]} pages, v {v.shape[0]}: make them equal")
+
+
+def check_cache(lengths, page_table, batch: int, page: int, xp=np) -> None:
+    """Refuse lengths and a page table that the kernels cannot read; None is neither.
+
+    batch: sequences.  page: keys of a page. Whether numbers are in range is known without waiting
+    for a GPU only of lengths in host memory; these are checked in each call.
+
+    Raises:
+        TypeError, ValueError: as :func:`check_floats`, of int32; a shape that does not fit; pages
+        that are no multiple of 16 keys.
+    """
+    for name, array in (("lengths", lengths), ("page_table", page_table)):
+        if array is None:
+            continue
+        check_floats(name, array, xp, ("int32",))
+        if array.shape[0] != batch or array.ndim != 1 + (name == "page_table"):
+            form = f"({batch},)" if name == "lengths" else f"({batch}, pages of a sequence)"
+            raise InputError(f"{name} has shape {array.shape}, not {form}")
+    if page_table is not None and page % 16:
+        raise InputError(f"a page of k has {page} keys, not a multiple of 16: use larger pages")
+
+
+def check_range(lengths, most: int) -> None:
+    """Refuse lengths in host memory outside 0 to `most`, the keys that a sequence has room for."""
+    if isinstance(lengths, np.ndarray) and not 0 <= lengths.min() <= lengths.max() <= most:
+        raise InputError(
+            f"lengths go from {lengths.min()} to {lengths.max()}; the cache has room for {most} "
+            "keys a sequence: pass lengths from 0 to that, or more pages"
+        )
 
 
 def check_bias(bias, q, k, xp=np) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from kernelscope.errors import InputError
 
 from attn_course.reference.dtypes import HALVES
 
-from .matrix_tiles import matrix_blocks, matrix_candidates, matrix_config
+from .matrix_tiles import decode_pays, matrix_blocks, matrix_candidates, matrix_config
 from .problem import LARGEST_D, Device, Problem
 from .tiles import best_tile
 from .warpgroup_tiles import wgmma_pays
@@ -96,6 +96,8 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
             f"the kernels that take {problem.dtype} need compute capability 8.0, {device.name} has "
             f"{device.capability[0]}.{device.capability[1]}: pass float32 arrays"
         )
+    if decode_pays(problem, device):
+        return "decode", f"few queries: blocks of {device.name} share {problem.m} keys evenly"
     if wgmma_pays(problem, device):
         return "flash_wgmma", f"warpgroups of {device.name} multiply {problem.dtype}"
     matrix_config("flash_mma", problem, device)  # refuses what fits no tile

@@ -1,4 +1,4 @@
-"""Which constants suit a problem on a device: tiles of 13, 14 and 15, which use tensor cores.
+"""Which constants suit a problem on a device: tiles of 13, 14, 15 and 23, which use tensor cores.
 
 Each list goes from tiles that use each element of K and V often to tiles for few blocks. Of those
 that fit the device the first one that gives every multiprocessor a block is taken, else the last.
@@ -92,6 +92,39 @@ MATRIX_TILES = {
         (1.5, 8.0),
     ),
 }
+
+
+def decode_bytes(c: Mapping[str, int]) -> int:
+    """Dynamic shared memory of 23 in bytes: K and V of 16 keys, for each warp and stage."""
+    return c["WARPS"] * c["STAGES"] * 32 * ceil_div(c["D"], 64) * 128
+
+
+# Of 23: about 64 KB on their way on a multiprocessor, in two blocks or more where they fit.
+DECODE_TILES = MatrixTiles(
+    ("WARPS", "STAGES", "RESIDENT"),
+    {64: ((4, 4, 3),), 128: ((4, 3, 2),), 256: ((2, 3, 2),)},
+    16,
+    decode_bytes,
+)
+DECODE_ROWS = 16  # queries a head of k and v up to which "auto" takes 23: rows of one product
+DECODE_KEYS = 256  # and keys from which on
+
+
+def decode_config(problem: Problem, device: Device) -> Constants:
+    """Constants of 23: as many blocks as run at once; one fits each GPU that has its products."""
+    (c,) = DECODE_TILES.of(problem.d)
+    fitting = (device.shared_bytes + 1024) // (decode_bytes(c) + 1024)
+    resident = max(1, min(c["RESIDENT"], fitting))
+    how = {"BFLOAT16": int(problem.dtype == "bfloat16"), "RESIDENT": resident}
+    return c | how | {"BLOCKS": resident * device.sm_count}
+
+
+def decode_pays(problem: Problem, device: Device) -> bool:
+    """Whether "auto" takes 23: few queries a head of k and v, many keys; or only it can."""
+    if problem.page or problem.ragged or problem.heads_last:
+        return True
+    few = problem.rows_a_head <= DECODE_ROWS and problem.m >= DECODE_KEYS and not problem.biased
+    return few and decode_bytes(DECODE_TILES.of(problem.d)[0]) <= device.shared_bytes
 
 
 def matrix_candidates(entry: str, problem: Problem, device: Device) -> list[Constants]:

@@ -22,7 +22,7 @@ from kernelscope.errors import Advice, UserError, did_you_mean
 from kernelscope.module import Interchange, is_foreign, takes_foreign, tensor_library
 
 from .call import Call, StepLaunch, call_steps
-from .checks import check_arrays, check_bias, check_output, check_overlap
+from .checks import check_arrays, check_bias, check_cache, check_output, check_overlap, check_range
 from .choose import choose, current_device, device_number
 from .problem import Problem
 from .steps import EXPERIMENTS, Step, step
@@ -43,6 +43,7 @@ METHODS: dict[str, tuple[int, ...]] = {
     "flash_wgmma": (18,),
     "flash_split": (19,),
     "rows_split": (20,),
+    "decode": (23,),
 }
 AUTO = "auto"  # the method that choose() names
 DEFAULT = "tiled"
@@ -54,8 +55,12 @@ OPTIONS = {
     "bias": "a bias",
     "lse": "a log-sum-exp output",
     "kv_heads": "grouped heads (k and v with fewer heads than q)",
+    "lengths": "lengths of sequences",
+    "page_table": "a page table",
+    "key_stride": "kv_layout NHD",
 }
 
+_INPUTS = ("q", "k", "v", "bias", "lengths", "page_table")  # arrays of a request
 _log = logging.getLogger("attn_course.ladder.attention")
 
 
@@ -121,6 +126,9 @@ class Request(msgspec.Struct, frozen=True, eq=False):
     return_lse: bool = False
     out: object = None
     options: Sequence[str] = ()
+    lengths: object = None
+    page_table: object = None
+    kv_layout: str = "HND"
 
     def call(self) -> Call:
         """Check the arguments as attention() does and return the call that it runs."""
@@ -128,9 +136,11 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         xp = array_module(backend)
         if self.method != AUTO:
             steps_of(self.method)  # an unknown method is named before any argument
-        check_arrays(q, k, v, xp)
+        check_arrays(q, k, v, xp, paged=self.page_table is not None, kv_layout=self.kv_layout)
+        page = k.shape[1 + self.kv_layout.index("N")]
+        check_cache(self.lengths, self.page_table, q.shape[0], page, xp)
         strides = check_bias(bias, q, k, xp)
-        problem = problem_of(q, k, self.causal, strides, biased=bias is not None)
+        problem = self.problem(strides)
         method, reason = _pick(self.method, problem, backend)
         check_options(method, problem, self.return_lse)
         arrays = self.arrays(xp, check_output)
@@ -140,6 +150,17 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         call.method, call.reason = method, reason
         return call
 
+    def problem(self, bias_strides: tuple[int, int] = (0, 0)) -> Problem:
+        """Return the extents of the call."""
+        how = {"causal": bool(self.causal), "bias_strides": bias_strides}
+        how |= {"biased": self.bias is not None, "ragged": self.lengths is not None}
+        heads_last = self.kv_layout == "NHD"
+        k = self.k.transpose(0, 2, 1, 3) if heads_last else self.k  # (.., kv_heads, m, d)
+        found = replace(problem_of(self.q, k), heads_last=heads_last, **how)
+        if self.page_table is None:
+            return found
+        return replace(found, page=found.m, m=found.m * self.page_table.shape[1])
+
     def arrays(self, xp, check: Callable) -> dict[str, object]:
         """Return the arrays by their names in the kernels; outputs that are not given are made.
 
@@ -148,6 +169,11 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         arrays = {"q": self.q, "k": self.k, "v": self.v}
         if self.bias is not None:
             arrays["bias"] = self.bias
+        if self.page_table is not None:
+            arrays["page_table"] = self.page_table
+        if self.lengths is not None:
+            check_range(self.lengths, self.problem().m)
+            arrays["lengths"] = self.lengths
         if self.out is not None:
             check(self.out, arrays, xp)
         arrays["out"] = xp.empty(self.q.shape, self.q.dtype) if self.out is None else self.out
@@ -159,7 +185,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         """Return the kept call of such requests, if any, and the form that they share.
 
         The form is all that the checks and launches depend on but addresses; None: a request
-        that is not kept, since something is wrong with it.  form_of: of an array.
+        that is not kept, since something is wrong with it. form_of: of an array.
         """
         form_of = form_of or _array_form
         try:
@@ -171,11 +197,12 @@ class Request(msgspec.Struct, frozen=True, eq=False):
                 None if self.scale is None else float(self.scale),
                 bool(self.return_lse),
                 tuple(self.options),
-                *form_of(self.q),
-                *form_of(self.k),
-                *form_of(self.v),
+                *(form_of(self.q), form_of(self.k), form_of(self.v)),
+                self.kv_layout,
                 None if self.bias is None else form_of(self.bias),
                 None if self.out is None else form_of(self.out),
+                None if self.lengths is None else form_of(self.lengths),
+                None if self.page_table is None else form_of(self.page_table),
             )
             return _cached.get(form), form
         except (AttributeError, TypeError, ValueError):
@@ -204,6 +231,9 @@ def attention(
     return_lse=False,
     out=None,
     options=(),
+    lengths=None,
+    page_table=None,
+    kv_layout="HND",
 ):
     """softmax(q k^T * scale + bias) v, computed by the kernels of ``method``.
 
@@ -226,6 +256,12 @@ def attention(
             -inf for a row that sees no key.
         out: the array to write, like q; made here when None.
         options: compiler options for every step, for example ("-DTILE=16",).
+        lengths: int32 (B,), the keys of each sequence, 0 to m; what k and v hold past them is not
+            used, and causal counts from them: query i of n sees j <= i + (length - n). None: m.
+        page_table: int32 (B, P): k and v are pages of a cache, (pages, H_kv, page, d), of a
+            multiple of 16 keys, and keys i * page on of sequence b are in page page_table[b, i];
+            m is P * page. The numbers are not checked on a GPU.
+        kv_layout: "NHD": k and v are (B or pages, m or page, H_kv, d).
 
     Returns:
         (B, H, n, d) of q's dtype, an array of q's library on its device; with ``return_lse`` a
@@ -235,9 +271,12 @@ def attention(
         UnknownMethod, UnsupportedOption: both are ValueErrors. UnsupportedDtype: a TypeError too.
         TypeError, ValueError: an argument's type, dtype, shape or extent, with the remedy.
     """
-    exchange = Interchange(q) if is_foreign(type(q)) else None
+    exchange = Interchange(q) if is_foreign(q.__class__) else None
     place = resolve_backend(backend) if exchange is None else exchange.check_backend(backend)
-    request = Request(q, k, v, method, causal, scale, place, bias, return_lse, out, options)
+    request = Request(
+        *(q, k, v, method, causal, scale, place, bias, return_lse, out),
+        *(options, lengths, page_table, kv_layout),
+    )
     if exchange is not None:
         return _of_foreign(exchange, request)
     arrays = _called(request).arrays
@@ -248,7 +287,7 @@ def _called(request: Request) -> Call:
     """The call of a request, which has run."""
     cached, form = request.cached()
     if cached is not None and cached.is_current():
-        call = cached.call_for(request)
+        call = cached.on(request.arrays(cached.xp, check_overlap))
         call.run()
         return call
     call = request.call()
@@ -264,7 +303,7 @@ def _of_foreign(exchange: Interchange, request: Request):
         cached, form = request.cached(_tensor_form) if request.out is None else (None, None)
         if cached is not None and cached.is_current():
             return _on_addresses(cached, request)
-        names = ("q", "k", "v", "bias", "out")
+        names = (*_INPUTS, "out")
         taken = {name: exchange.take(name, getattr(request, name)) for name in names}
         call = _called(msgspec.structs.replace(request, **taken))
         by_address = all(not (one.step.maps or one.heads) for one in call.launches)
@@ -276,7 +315,7 @@ def _of_foreign(exchange: Interchange, request: Request):
 
 def _is_plain(request: Request) -> bool:
     """Whether all arrays are tensors on a GPU that need no check of their gradient."""
-    given = [request.q, request.k, request.v, request.bias]
+    given = [getattr(request, name) for name in _INPUTS]
     return all(one.is_cuda and not one.requires_grad for one in given if one is not None)
 
 
@@ -284,7 +323,7 @@ def _on_addresses(cached: "CachedCall", request: Request):
     """Run a kept call on tensors of a GPU, whose addresses the kernels take, into new tensors."""
     q, torch = request.q, tensor_library(type(request.q))
     out = torch.empty_like(q)
-    tensors = {"q": q, "k": request.k, "v": request.v, "out": out, "bias": request.bias}
+    tensors = {"out": out} | {name: getattr(request, name) for name in _INPUTS}
     if request.return_lse:
         tensors["lse"] = lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     arrays = {name: one.data_ptr() for name, one in tensors.items() if one is not None}
@@ -379,6 +418,9 @@ def check_options(method: str, problem: Problem, return_lse: bool = False) -> No
         "bias": problem.biased,
         "lse": return_lse,
         "kv_heads": problem.kv_heads != problem.heads,
+        "lengths": problem.ragged,
+        "page_table": problem.page > 0,
+        "key_stride": problem.heads_last,
     }
     for option, words in OPTIONS.items():
         if wanted[option] and not supports(method, option):
@@ -431,14 +473,10 @@ class CachedCall:
         self.looked = now
         return self.edited == self._edited()
 
-    def call_for(self, request: Request) -> Call:
-        """Return the call on the arrays of a request of its form."""
-        return self.on(request.arrays(self.xp, check_overlap))
-
     def on(self, arrays: dict[str, object]) -> Call:
         """Return the call on these arrays, or on their addresses on a GPU."""
         call = self.call.on(arrays)
-        if call.reason:
+        if call.reason and _log.isEnabledFor(logging.INFO):
             _log.info("auto picks %s: %s", call.method, call.reason)
         return call
 

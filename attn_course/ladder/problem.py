@@ -23,6 +23,10 @@ class Problem:
     heads of kv_heads. bias_strides: floats from one element of the batch, and from one head, to
     the next in the bias; 0 where they share it. dtype: of q, k, v and out, a name in DTYPES.
     biased: whether there is a bias.
+
+    Of a cache: page: keys of a page of k and v, 0 where each sequence has one of m keys.
+    heads_last: a page is (page, kv_heads, d), not (kv_heads, page, d).  ragged: sequences have
+    lengths of their own, at most m.
     """
 
     bh: int
@@ -35,6 +39,14 @@ class Problem:
     bias_strides: tuple[int, int] = (0, 0)
     dtype: str = "float32"
     biased: bool = False
+    page: int = 0
+    heads_last: bool = False
+    ragged: bool = False
+
+    @property
+    def rows_a_head(self) -> int:
+        """Rows of q that share a head of k and v."""
+        return self.heads // self.kv_heads * self.n
 
     def shape(self, buffer: str) -> tuple[int, ...]:
         """Shape of a buffer by its name in the kernels: q, k, v, s, p, out or lse."""
@@ -47,14 +59,20 @@ class Problem:
 
     def dtype_of(self, buffer: str) -> np.dtype:
         """Dtype of a buffer by its name in the kernels: scores, weights and lse are float32."""
+        if buffer == "arrivals":
+            return np.dtype(np.uint32)
         return DTYPES[self.dtype if buffer in ("q", "k", "v", "out") else "float32"]
 
     def scalars(self) -> dict[str, int]:
         """The kernels' integer parameters by name."""
-        names = ("heads", "kv_heads", "n", "m", "d")
+        names, page = ("heads", "kv_heads", "n", "m", "d"), self.page or self.m
         return {name: getattr(self, name) for name in names} | {
             "bh": self.bh,
             "rows": self.bh * self.n,
+            "batch": self.bh // self.heads,
+            "page": page,
+            "head_stride": self.d if self.heads_last else page * self.d,
+            "key_stride": self.kv_heads * self.d if self.heads_last else self.d,
             "causal": int(self.causal),
             "bias_batch": self.bias_strides[0],
             "bias_head": self.bias_strides[1],

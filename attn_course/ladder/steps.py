@@ -16,7 +16,7 @@ from kernelscope.errors import InputError, UnknownNameError
 from attn_course.reference.dtypes import HALVES, TOLERANCES
 
 from .headers import Header, chosen_constants, kernel_path, read_constants, read_header
-from .matrix_tiles import MATRIX_TILES, matrix_config, matrix_rows
+from .matrix_tiles import MATRIX_TILES, decode_bytes, decode_config, matrix_config, matrix_rows
 from .problem import LARGEST_D, MAX_GRID_YZ, ROW_KEYS, Device, Geometry, Problem, ceil_div, refuse
 from .tiles import flash_shared_bytes, row_config, split_shared_bytes, tile_config
 from .warpgroup_tiles import wgmma_bytes, wgmma_config, wgmma_rows
@@ -36,6 +36,7 @@ __all__ = [
 LONG_ROW = 1024  # from this many keys on, a block shares a row of the softmax, not a warp
 
 GeometryRule = Callable[[str, Problem, Mapping[str, int]], Geometry]
+ScratchRule = Callable[[Geometry], Mapping[str, tuple[int, ...]]]
 Tuning = Callable[[Problem, Device], Mapping[str, int]]
 
 
@@ -58,6 +59,7 @@ class Step:
         maps: buffers that the kernel takes as tensor maps, in boxes of 64 columns: name -> rows of
             a box, or the constant that says how many.
         flags: compiler options that the file needs.
+        scratch: geometry -> shapes of buffers that only the step uses, by name.
         place: another file that is launched as this step's is: a broken kernel, a clean twin.
         text: what is compiled in place of the file; headers are those beside the file.
     """
@@ -74,6 +76,7 @@ class Step:
     dtypes: tuple[str, ...] = ("float32",)
     maps: Mapping[str, int | str] = field(default_factory=dict, repr=False, hash=False)
     flags: tuple[str, ...] = ()
+    scratch: ScratchRule | None = field(default=None, repr=False)
     place: Path | None = None
     text: str | None = field(default=None, repr=False)
 
@@ -263,6 +266,23 @@ def _warpgroups(entry, problem, constants):
     return Geometry(entry, grid, (128 * (constants["GROUPS"] + 1), 1, 1), wgmma_bytes(constants))
 
 
+def _decode(entry, problem, constants):
+    """No more blocks than there are tiles, of 16 keys a warp."""
+    _refuse_wide_heads(entry, problem, constants)
+    tiles = problem.bh // problem.heads * problem.kv_heads
+    tiles *= ceil_div(problem.m, 16 * constants["WARPS"])
+    of_rows = ceil_div(problem.rows_a_head, 16)
+    most = max(1, constants["BLOCKS"] // of_rows)
+    grid = (min(most, ceil_div(tiles, constants["FEWEST"])), of_rows, 1)
+    return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1), decode_bytes(constants))
+
+
+def _decode_scratch(geometry):
+    blocks = geometry.grid[0] * geometry.grid[1]
+    parts = (blocks, 2, 16, geometry.constants["D"] + 8)
+    return {"parts": parts, "arrivals": (blocks,)}
+
+
 _SCORES = "q k s n m d"
 _ATTENTION = "q k v bias out lse heads kv_heads n m d bias_batch bias_head scale causal"
 FUSED = "out = softmax(scale q k^T + bias) v"
@@ -331,6 +351,18 @@ LADDER = (
     ),
     _tiled(19, "19_flash_split", _flash),
     _tiled(20, "20_rows_split", _split),
+    _step(
+        23,
+        "23_decode",
+        FUSED,
+        "q k v lengths page_table out lse parts arrivals batch heads kv_heads n m d page"
+        " head_stride key_stride scale causal",
+        "out",
+        _decode,
+        tune=decode_config,
+        dtypes=HALVES,
+        scratch=_decode_scratch,
+    ),
 )
 
 # Attempts that did not pay or did not launch, done right: they run, so they can be measured.

@@ -84,7 +84,7 @@ def test_a_record_names_the_files_its_candidates_are_made_of():
     }
     assert "12_flash_async" in small.files(["auto"])
     halves = SUITES["long_bf16"].files(["auto"])
-    assert halves == ["13_flash_wmma", "14_flash_mma", "18_flash_wgmma"]
+    assert halves == ["13_flash_wmma", "14_flash_mma", "18_flash_wgmma", "23_decode"]
 
 
 # -- who is left out -------------------------------------------------------------------------------

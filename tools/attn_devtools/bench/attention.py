@@ -47,7 +47,8 @@ class SuiteRow:
     """One problem of a suite: shape (B, H, L, D), and what is special about it.
 
     pipelines: PIPELINES and their kernels one by one take part, besides the methods.  kept: methods
-    that are timed however slow they are.  kv_heads: of k and v, H where 0.
+    that are timed however slow they are.  kv_heads: of k and v, H
+    where 0.  keys: L of k and v, that of q where 0.
     """
 
     shape: Shape
@@ -56,12 +57,14 @@ class SuiteRow:
     pipelines: bool = False
     kept: tuple[str, ...] = ()
     kv_heads: int = 0
+    keys: int = 0
 
     @property
     def label(self) -> str:
         """The name of the problem in tables; see :func:`shape_label`."""
         grouped = f" kv_heads {self.kv_heads}" if self.kv_heads else ""
-        return shape_label(self.shape, self.causal) + grouped
+        keys = f" keys {self.keys}" if self.keys else ""
+        return shape_label(self.shape, self.causal) + grouped + keys
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class AttentionSuite(Suite):
         }
         if row.pipelines:
             makers |= {name: partial(Kernels, name, parts) for name, parts in PIPELINES.items()}
-        inputs = seeded_qkv(row.shape, kv_heads=row.kv_heads or None)
+        inputs = seeded_qkv(row.shape, row.keys or None, kv_heads=row.kv_heads or None)
         expected = float64_queries if self.sampled else float64_attention
         return {
             "makers": makers,
@@ -131,7 +134,8 @@ class AttentionSuite(Suite):
     def standing(self, row: SuiteRow, result: BenchmarkResult) -> dict:
         """Return the rates of all, and auto against the best of ours and of the baselines."""
         b, h, n, d = row.shape
-        problem = Problem(b * h, n, n, d, h, row.kv_heads or h, row.causal, dtype=self.dtype)
+        extents = (b * h, n, row.keys or n, d, h, row.kv_heads or h, row.causal)
+        problem = Problem(*extents, dtype=self.dtype)
         work = attention_work(problem)
         timings = {
             name: one | {"tflops": round(tflops(work.operations, one["median_us"]), 3)}
@@ -217,6 +221,23 @@ ATTENTION_SUITES = {
             dtype="bfloat16",
             names=_FAST_BF16,
             sampled=True,
+            row_seconds=1.0,
+        ),
+        AttentionSuite(
+            "decode",
+            "bfloat16, one query or a few on a long cache, where the bytes of K and V count",
+            (
+                SuiteRow((8, 32, 1, 128), keys=8192),
+                SuiteRow((8, 32, 1, 128), kv_heads=8, keys=8192),
+                SuiteRow((8, 64, 1, 128), kv_heads=8, keys=8192),
+                SuiteRow((1, 32, 1, 128), kv_heads=8, keys=131072),
+                SuiteRow((32, 32, 1, 128), kv_heads=8, keys=4096),
+                SuiteRow((64, 32, 1, 64), kv_heads=8, keys=2048),
+                SuiteRow((1, 32, 1, 128), kv_heads=8, keys=1024),
+                SuiteRow((8, 32, 4, 128), kv_heads=8, keys=8192),
+            ),
+            dtype="bfloat16",
+            names=("decode", *_FAST_BF16),
             row_seconds=1.0,
         ),
         AttentionSuite(

@@ -290,20 +290,20 @@ class BothCounts(TypedDict):
     verdict: str
 
 
-class Run(TypedDict):
+class Taken(TypedDict):
     date: str
     commit: str
 
 
 class CounterCase(ProfileCase):
     label: str
-    run: NotRequired[Run]  # of a case that an earlier record had
+    run: NotRequired[Taken]  # of a case that an earlier record had
     counters: dict[str, BothCounts]
 
 
 class ProbeCase(TypedDict):
     label: str
-    run: NotRequired[Run]
+    run: NotRequired[Taken]
     kernel: str
     counters: dict[str, BothCounts]
 

@@ -1,0 +1,274 @@
+"""Kernel 23: few queries on a cache. Ragged lengths, pages, grouped heads, and what it refuses."""
+
+import shutil
+import subprocess
+from importlib import metadata
+
+import ml_dtypes
+import numpy as np
+import pytest
+from kernelscope.compile import with_headers
+
+from attn_course import Counters, RawModule, Sanitizer, attention, observe, reference
+from attn_course.ladder.choose import choose
+from attn_course.ladder.headers import kernel_path
+from attn_course.ladder.matrix_tiles import decode_bytes, decode_config
+from attn_course.ladder.problem import Device, Problem
+from attn_course.ladder.steps import step
+from attn_devtools.agreement import assert_agrees
+
+pytestmark = pytest.mark.system
+
+BFLOAT16, HALF = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
+RELATIVE = {BFLOAT16: 4e-3, HALF: 6e-4}
+H200 = Device("NVIDIA H200", (9, 0), 132, 227 * 1024)
+A100 = Device("A100", (8, 0), 108, 163 * 1024)
+LENGTHS = (0, 1, 15, 16, 17, 1000)
+
+
+@pytest.fixture(autouse=True)
+def on_the_simulator(no_gpu):
+    """The messages and the counters are the simulator's."""
+
+
+def inputs(dtype, batch, heads, kv_heads, n, m, d, seed=0):
+    """q (batch, heads, n, d), k and v (batch, kv_heads, m, d), rounded to the dtype."""
+    rng = np.random.default_rng(seed)
+    shapes = ((batch, heads, n, d), *((batch, kv_heads, m, d),) * 2)
+    return [rng.normal(0.1, 1.0, shape).astype(dtype) for shape in shapes]
+
+
+def expected(q, k, v, lengths, causal=False, scale=None):
+    """Out and lse of each sequence on its own keys, in float64; without keys zeros and -inf."""
+    out, lse = np.zeros(q.shape), np.full(q.shape[:3], -np.inf)
+    for b, length in enumerate(lengths):
+        if length:
+            exact = [
+                a[b : b + 1].astype(np.float64) for a in (q, k[:, :, :length], v[:, :, :length])
+            ]
+            how = {"causal": causal, "scale": scale, "return_lse": True}
+            out[b : b + 1], lse[b : b + 1] = reference.attention(*exact, **how)
+    return out, lse
+
+
+def poisoned_past(array, lengths):
+    """A copy with NaN past each length."""
+    array = array.copy()
+    for b, length in enumerate(lengths):
+        array[b, :, length:] = np.nan
+    return array
+
+
+def paged(array, page, seed=0):
+    """Pages (pages, kv_heads, page, d) in any order among pages of NaN, and their table."""
+    batch, kv_heads, m, d = array.shape
+    count = m // page
+    table = np.random.default_rng(seed).permutation(batch * count + 3)[: batch * count]
+    pages = np.full((batch * count + 3, kv_heads, page, d), np.nan, array.dtype)
+    split = array.reshape(batch, kv_heads, count, page, d).transpose(0, 2, 1, 3, 4)
+    pages[table] = split.reshape(-1, kv_heads, page, d)
+    return pages, table.reshape(batch, count).astype(np.int32)
+
+
+def check(q, k, v, lengths, *, page=0, kv_layout="HND", options=(), **how):
+    """Run 23 on a cache that is NaN where no key is; out starts as NaN."""
+    wanted, wanted_lse = expected(q, k, v, lengths, **how)
+    k, v = (poisoned_past(array, lengths) for array in (k, v))
+    if page:
+        (k, table), (v, _) = paged(k, page), paged(v, page)
+        how["page_table"] = table
+    if kv_layout == "NHD":
+        k, v = (np.ascontiguousarray(array.swapaxes(1, 2)) for array in (k, v))
+    out = np.full(q.shape, np.nan, q.dtype)
+    how |= {"lengths": np.array(lengths, np.int32), "kv_layout": kv_layout, "options": options}
+    _, lse = attention(q, k, v, "decode", out=out, return_lse=True, **how)
+    np.testing.assert_array_equal(np.isneginf(lse), np.isneginf(wanted_lse))
+    seen = np.isfinite(wanted_lse)
+    assert_agrees(lse[seen], wanted_lse[seen], relative=2e-6, name="lse")
+    assert_agrees(out, wanted, relative=RELATIVE[q.dtype], name="out")
+    assert not out[~seen].any()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "heads", "kv_heads", "n", "d", "how"),
+    [
+        (BFLOAT16, 2, 2, 1, 64, {}),
+        (HALF, 4, 2, 2, 128, {"causal": True, "page": 16}),
+        (BFLOAT16, 8, 2, 3, 80, {"causal": True, "page": 48, "kv_layout": "NHD"}),
+        (BFLOAT16, 8, 1, 4, 256, {"causal": True}),
+        (HALF, 10, 2, 1, 64, {"page": 112, "kv_layout": "NHD"}),
+        (HALF, 1, 1, 4, 30, {"causal": True, "kv_layout": "NHD"}),
+    ],
+    ids=str,
+)
+def test_ragged_lengths(dtype, heads, kv_heads, n, d, how):
+    """32 rows are two blocks' of 16; 30 columns are copied element by element."""
+    page = how.get("page", 16)
+    m = -(-max(LENGTHS) // page) * page
+    check(*inputs(dtype, len(LENGTHS), heads, kv_heads, n, m, d), LENGTHS, **how)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5, 40])
+def test_any_number_of_blocks(blocks):
+    """A block has pieces of many heads, or a head hundreds of keys in many blocks."""
+    chosen = (f"-DBLOCKS={blocks}",)
+    check(*inputs(BFLOAT16, 3, 4, 2, 1, 700, 32), (700, 3, 450), options=chosen)
+
+
+def test_many_sequences():
+    """More than a warp has lanes."""
+    lengths = [b * 7 % 90 for b in range(70)]
+    check(*inputs(HALF, 70, 2, 1, 1, 96, 16), lengths, page=96, options=("-DBLOCKS=11",))
+
+
+def test_without_lengths_and_with_queries_before_the_first_key():
+    q, k, v = inputs(BFLOAT16, 2, 6, 3, 5, 40, 64)
+    out = attention(q, k, v, "decode", causal=True)
+    assert_agrees(out, expected(q, k, v, (40, 40), causal=True)[0], relative=4e-3, name="out")
+    check(q, k, v, (2, 33), causal=True)
+
+
+@pytest.mark.parametrize("scale", [-0.4, 0.0, 3.0])
+def test_other_scales(scale):
+    check(*inputs(BFLOAT16, 1, 4, 2, 1, 300, 64), (290,), scale=scale)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_huge_logits_that_rise_and_fall(blocks):
+    """Later parts have larger shifts than earlier ones, and the reverse."""
+    for order in (1, -1):
+        q, k, v = inputs(HALF, 1, 2, 2, 1, 400, 64)
+        q[..., 0], k[..., 0] = 50.0, np.arange(400)[::order] // 64 * 40.0
+        check(q, k, v, (400,), options=(f"-DBLOCKS={blocks}",))
+
+
+@pytest.mark.parametrize("shift", [1, 4])
+def test_unaligned_caches(shift):
+    q, k, v = inputs(BFLOAT16, 1, 2, 1, 1, 50, 64)
+    block = np.zeros(k.size + shift, k.dtype)
+    block[shift:] = k.ravel()
+    out = attention(q, block[shift:].reshape(k.shape), v, "decode")
+    assert_agrees(out, expected(q, k, v, (50,))[0], relative=4e-3, name="out")
+
+
+def test_calls_again_and_plans_leave_the_counters_at_zero():
+    q, k, v = inputs(BFLOAT16, 2, 4, 2, 1, 300, 64)
+    lengths = np.array([300, 120], np.int32)
+    how = {"lengths": lengths, "options": ("-DBLOCKS=5",)}
+    plan = attention.plan(q, k, v, method="decode", **how)
+    for changed in (300, 0, 77):
+        lengths[0] = changed
+        for out in (plan(), attention(q, k, v, "decode", **how)):
+            assert_agrees(out, expected(q, k, v, lengths)[0], relative=4e-3, name="out")
+
+
+def test_memory_is_used_soundly():
+    for shape, lengths, page in (
+        ((2, 4, 2, 2, 240, 64), (230, 37), 48),
+        ((1, 2, 2, 1, 150, 20), (150,), 0),
+    ):
+        with observe(Sanitizer()) as report:
+            check(
+                *inputs(BFLOAT16, *shape), lengths, page=page, options=("-DBLOCKS=3",), causal=True
+            )
+        assert report.findings == []
+
+
+def test_a_page_outside_the_cache_is_reported():
+    q, k, v = inputs(BFLOAT16, 1, 1, 1, 1, 64, 64)
+    pages, table = paged(k, 16)
+    table[0, 2] = 1000
+    with observe(Sanitizer()) as report:
+        attention(q, pages, pages, "decode", page_table=table)
+    assert {finding.kind for finding in report.findings} == {"out-of-bounds"}
+
+
+def test_counts():
+    """Each byte of K and V is read once, whatever the group; conflicts in no tile."""
+    products = []
+    for heads in (2, 16):
+        q, k, v = inputs(BFLOAT16, 1, heads, 2, 1, 512, 64)
+        with observe(Counters()) as seen:
+            attention(q, k, v, "decode", options=("-DBLOCKS=4",))
+        of_cache = 2 * 2 * 512 * 64 * 2
+        others = q.nbytes + 4 * 2 * 16 * 72 * 4 + 4 * 4
+        assert of_cache < seen.totals["unique_global_bytes_read"] <= of_cache + others
+        assert seen.totals["async_copy_requests"] * 32 * 16 == of_cache
+        assert seen.totals["global_atomic_requests"] == 4
+        assert seen.totals["shared_load_conflicts"] == seen.totals["shared_store_conflicts"] == 0
+        products.append(seen.totals["tensor_instructions"])
+    assert products[0] == products[1] == 2 * 512 // 16 * (2 * 64 // 16 + 2 * 64 // 16)
+
+
+# -- what is chosen, and what is refused -----------------------------------------------------------
+def test_auto_takes_it_for_few_queries_and_for_caches():
+    few = Problem(64, 1, 4096, 128, 32, 8, dtype="bfloat16")
+    for device in (H200, A100):
+        method, reason = choose(few, device)
+        assert method == "decode" and "4096 keys" in reason and device.name in reason
+        for other in ({"n": 64}, {"m": 16}, {"biased": True}):
+            assert choose(Problem(**{**few.__dict__, **other}), device)[0] != "decode"
+    assert choose(Problem(2, 64, 64, 64, dtype="float16", page=16), H200)[0] == "decode"
+
+
+@pytest.mark.parametrize("d", [16, 64, 80, 128, 200, 256])
+@pytest.mark.parametrize("device", [H200, A100, Device("sm_86", (8, 6), 84, 99 * 1024)])
+def test_blocks_fill_a_device_once(d, device):
+    problem = Problem(64, 1, 100_000, d, 8, 2, dtype="float16")
+    c = decode_config(problem, device)
+    assert decode_bytes(c) <= device.shared_bytes
+    assert (decode_bytes(c) + 1024) * c["RESIDENT"] <= device.shared_bytes + 1024
+    assert step("decode").launch(problem, (), device).grid == (c["BLOCKS"], 1, 1)
+    assert c["BLOCKS"] == c["RESIDENT"] * device.sm_count
+    more = Problem(64, 5, 100_000, d, 8, 2, dtype="float16")  # 20 rows a head: two tiles of 16
+    assert step("decode").launch(more, (), device).grid == (c["BLOCKS"] // 2, 2, 1)
+
+
+def test_what_it_does_not_take_is_refused():
+    q, k, v = inputs(BFLOAT16, 2, 4, 2, 1, 40, 64)
+    table = np.zeros((2, 1), np.int32)
+    with pytest.raises(ValueError, match="room for 40 keys"):
+        attention(q, k, v, "decode", lengths=np.array([41, 3], np.int32))
+    with pytest.raises(TypeError, match="lengths is int64, not int32"):
+        attention(q, k, v, "decode", lengths=np.array([4, 3]))
+    with pytest.raises(ValueError, match=r"lengths has shape \(3,\), not \(2,\)"):
+        attention(q, k, v, "decode", lengths=np.zeros(3, np.int32))
+    with pytest.raises(ValueError, match=r"page_table has shape \(1, 2\), not \(2, pages"):
+        attention(q, k, v, "decode", page_table=table.reshape(1, 2))
+    with pytest.raises(ValueError, match="a page of k has 40 keys, not a multiple of 16"):
+        attention(q, k, v, "decode", page_table=table)
+    with pytest.raises(ValueError, match="kv_layout is 'NDH': choose one of HND, NHD"):
+        attention(q, k, v, "decode", kv_layout="NDH")
+    with pytest.raises(ValueError, match="no lengths of sequences; methods that do: decode"):
+        attention(q, k, v, "flash_mma", lengths=np.zeros(2, np.int32))
+    with pytest.raises(ValueError, match="no page table; methods that do: decode"):
+        attention(q, k[:, :, :32].copy(), v[:, :, :32].copy(), "flash_mma", page_table=table)
+    with pytest.raises(ValueError, match="no kv_layout NHD; methods that do: decode"):
+        attention(q, *(a.swapaxes(1, 2).copy() for a in (k, v)), "flash_mma", kv_layout="NHD")
+    with pytest.raises(ValueError, match="head dim 300, but it takes at most 256"):
+        attention(*inputs(HALF, 1, 1, 1, 1, 5, 300), "decode")
+    with pytest.raises(ValueError, match="method 'decode' has no bias"):
+        attention(q, k, v, "decode", bias=np.zeros((1, 40), np.float32))
+    small = Device("small", (8, 0), 1, 60 * 1024)
+    assert choose(Problem(64, 1, 4096, 64, dtype="float16"), small)[0] == "flash_mma"
+
+
+# -- what ptxas makes of it ------------------------------------------------------------------------
+def ptxas() -> str:
+    """Of the package with nvcc's headers, else of a toolkit on the PATH."""
+    files = metadata.files("nvidia-cuda-nvcc-cu12") or ()
+    found = [str(file.locate()) for file in files if file.name == "ptxas"]
+    return found[0] if found else shutil.which("ptxas") or pytest.skip("no ptxas here")
+
+
+@pytest.mark.parametrize("d", [64, 80, 128])
+def test_ptxas_spills_nothing(d, tmp_path):
+    row = step("decode")
+    options = row.launch(Problem(64, 1, 4096, d, dtype="bfloat16"), (), H200).options(())
+    text = with_headers(kernel_path(row.file).read_text(), kernel_path(row.file).parent)
+    (tmp_path / "23.ptx").write_text(
+        RawModule(code=text, options=options, backend="simulator").ptx()
+    )
+    command = [ptxas(), "-arch=sm_90a", "-v", "23.ptx", "-o", "23.cubin"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "0 bytes spill stores, 0 bytes spill loads" in done.stdout + done.stderr
