@@ -181,7 +181,15 @@ def test_the_limit_of_time_ends_all_processes(shares, monkeypatch):
     assert shares == [None]
 
 
-def test_interrupting_ends_all_processes(shares, monkeypatch):
+@pytest.fixture
+def interruptible():
+    """Ctrl-C interrupts, in a job in the background too, where Python leaves it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupting_ends_all_processes(shares, monkeypatch, interruptible):
     monkeypatch.setenv(workers.WORKERS, "2")
     monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "30")  # where the interrupt is lost
     code = f"import os, time; time.sleep(1); os.kill({os.getpid()}, {signal.SIGINT})"
@@ -345,7 +353,7 @@ def test_a_process_that_ends_with_the_lock_is_not_waited_for(shares, monkeypatch
     assert shares == [False]
 
 
-def test_an_interruption_while_processes_start_comes_after_them(shares, monkeypatch):
+def test_an_interruption_while_processes_start_comes_after_them(shares, monkeypatch, interruptible):
     start = workers.Team.start
 
     def interrupted(team, starts):
