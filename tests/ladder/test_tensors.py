@@ -138,14 +138,13 @@ class Tensor:
 @pytest.fixture
 def tensors(gpu, monkeypatch):
     """A library of Tensors that gives the streams it hands out; returns a maker of them."""
-    import cupy
     from kernelscope.module import interop
 
     entered = []
 
     class Stream:
-        def __init__(self, pointer, device_id):
-            self.pointer, self.device_id = pointer, device_id
+        def __init__(self, pointer):
+            self.pointer = pointer
 
         def __enter__(self):
             entered.append(self.pointer)
@@ -167,16 +166,14 @@ def tensors(gpu, monkeypatch):
     monkeypatch.setattr(Tensor, "__module__", "a_torch")
     monkeypatch.setattr(interop, "_of_tensor", lambda torch, tensor, on_gpu: tensor.array)
     monkeypatch.setattr(Tensor, "detach", lambda self: self)
-    monkeypatch.setattr(cupy.cuda, "ExternalStream", Stream)
+    monkeypatch.setattr(interop, "_external", Stream)
     interop.tensor_library.cache_clear()
-    interop._external.cache_clear()
     methods._cached.clear()
     yield types.SimpleNamespace(
         make=lambda *shape: Tensor(gpu.array(shape)), entered=entered, torch=torch, log=gpu.log
     )
     methods._cached.clear()
     interop.tensor_library.cache_clear()
-    interop._external.cache_clear()
 
 
 def test_a_warm_call_launches_on_the_addresses_of_tensors(tensors):

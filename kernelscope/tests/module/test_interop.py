@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from kernelscope import RawKernel
 from kernelscope.errors import ArgumentError
+from kernelscope.module import interop
 
 SOURCE = """extern "C" __global__ void twice(const float* x, float* y, int n)
 {
@@ -52,3 +53,8 @@ def test_tensors_of_pytorch(twice):
         RawKernel(SOURCE, "twice", backend="simulator", strict=True)(
             (1,), (32,), (x.detach().double(), y, np.int32(5))
         )
+
+
+def test_a_stream_of_another_library_is_cupys_too():
+    stream = interop._external(77)  # no warning: ExternalStream is deprecated in CuPy 14.2
+    assert stream.ptr == 77 and interop._external(77) is stream

@@ -125,16 +125,27 @@ def stream_of(values):
     for value in values:
         torch = tensor_library(type(value))
         if torch is not None and value.device.type == "cuda":
-            index = value.device.index
-            return _external(torch.cuda.current_stream(index).cuda_stream, index)
+            return _external(torch.cuda.current_stream(value.device.index).cuda_stream)
     return None
 
 
-@lru_cache(maxsize=64)
-def _external(pointer: int, device: int):
-    import cupy
+class _CudaStream:
+    """A stream by CUDA's protocol for them, https://nvidia.github.io/cuda-python/cuda-core."""
 
-    return cupy.cuda.ExternalStream(pointer, device)
+    def __init__(self, pointer: int):
+        self.pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
+
+
+@lru_cache(maxsize=64)
+def _external(pointer: int):
+    from cupy import cuda
+
+    if not hasattr(cuda.Stream, "from_external"):  # CuPy 14.0
+        return cuda.ExternalStream(pointer)
+    return cuda.Stream.from_external(_CudaStream(pointer))
 
 
 def on_stream_of(value):
@@ -144,16 +155,16 @@ def on_stream_of(value):
         return nullcontext()
     import cupy
 
-    if cupy.cuda.runtime.getDevice() == stream.device_id:
+    if cupy.cuda.runtime.getDevice() == value.device.index:
         return stream
-    return _on_device(stream)
+    return _on_device(value.device.index, stream)
 
 
 @contextmanager
-def _on_device(stream):
+def _on_device(device: int, stream):
     import cupy
 
-    with cupy.cuda.Device(stream.device_id), stream:
+    with cupy.cuda.Device(device), stream:
         yield
 
 
