@@ -117,5 +117,7 @@ def _bias(mask, scores: tuple[int, ...]):
     if not fits or not 2 <= mask.dim() <= len(scores):
         raise InputError(f"attn_mask has shape {tuple(mask.shape)}, the scores {scores}")
     batch = scores[:-3] if prod(shape[:-3]) > 1 else shape[:-3]
-    full = mask.float().expand(*batch, shape[-3], *scores[-2:])
+    mask = mask.float()  # kernels take none below -2e38 but -inf; -1e38 hides a score as well
+    mask = torch.where(mask == -torch.inf, mask, mask.clamp(min=-1e38))
+    full = mask.expand(*batch, shape[-3], *scores[-2:])
     return full.reshape(-1, *full.shape[-3:]).contiguous()
