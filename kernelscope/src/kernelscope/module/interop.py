@@ -10,7 +10,8 @@ from inspect import signature
 
 import numpy as np
 
-from ..errors import InputError, InputTypeError
+from .. import backend as backends
+from ..errors import BackendError, InputError, InputTypeError
 from ..ptx.c_types import dtype_of
 
 _BITS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}  # not in DLPack
@@ -38,7 +39,8 @@ def tensor_library(kind: type):
     """Return PyTorch where a type is a tensor of it, else None."""
     if not hasattr(kind, "detach"):
         return None
-    return sys.modules[kind.__mro__[-2].__module__.partition(".")[0]]
+    owner = [base for base in kind.__mro__ if "detach" in vars(base)][-1]  # not a mixin behind it
+    return sys.modules[owner.__module__.partition(".")[0]]
 
 
 def is_on_gpu(value) -> bool:
@@ -199,11 +201,19 @@ class Interchange:
         return like(result, self.first)
 
     def check_backend(self, backend: str | None) -> str:
-        """Return the call's backend. Raises InputError where another one is asked for."""
+        """Return the call's backend.
+
+        Raises InputError where another one is asked for, BackendError without CuPy for a GPU.
+        """
         if backend not in (None, self.backend):
             raise InputError(
                 f"backend is {backend!r}, and the arrays are in the memory of the "
                 f"{'GPU' if self.backend == 'gpu' else 'CPU'}: leave it out, or move them"
+            )
+        if self.backend == "gpu" and not backends.gpu_count():
+            raise BackendError(
+                "the arrays are in the memory of a GPU, and CuPy, which launches the kernels, sees "
+                "none: install CuPy for its CUDA version, or pass arrays in the memory of the CPU"
             )
         return self.backend
 
@@ -232,11 +242,12 @@ def takes_foreign(function):
     It has a parameter `backend`, or its object has an attribute. What it returns becomes the
     caller's: an array, a tuple of them, or a plan with `run` and `out`.
     """
-    first = int(next(iter(signature(function).parameters)) == "self")
+    parameters = list(signature(function).parameters)
+    first = int(parameters[0] == "self")
 
     @wraps(function)
     def call(*arguments, **named):
-        leading = arguments[first] if len(arguments) > first else next(iter(named.values()), None)
+        leading = arguments[first] if len(arguments) > first else named.get(parameters[first])
         if not is_foreign(type(leading)):
             return function(*arguments, **named)
         bound = signature(call).bind(*arguments, **named)
