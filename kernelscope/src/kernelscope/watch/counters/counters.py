@@ -125,7 +125,7 @@ class _Row:
         kinds = instruction.opcode.split(".")
         self.copy = kinds[:2] == ["cp", "async"] and "mbarrier" not in kinds
         self.past_l1 = self.copy and "cg" in kinds
-        self.mbarrier = kinds[0] == "mbarrier"
+        self.mbarrier = "mbarrier" in kinds  # cp.async.mbarrier.arrive too
         self.cluster = "shared::cluster" in kinds
         # Constants and parameters have a cache of their own, which these counters leave out.
         self.off_chip = not instruction.opcode.startswith(("ld.const", "ld.param"))
