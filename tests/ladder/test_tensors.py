@@ -84,6 +84,24 @@ def test_a_plan_shares_the_memory_of_the_callers_arrays(no_gpu):
     assert_agrees(prepared().array, reference.layer_norm(x, eps=1e-3), relative=2e-6, name="norm")
 
 
+class Copied(Foreign):
+    """As JAX's arrays: the library copies memory that it does not find aligned."""
+
+    def __array_namespace__(self):
+        return types.SimpleNamespace(from_dlpack=lambda array: Copied(np.array(array)))
+
+
+def test_a_plan_has_the_results_of_each_run_where_the_library_copies(no_gpu):
+    arrays = qkv()
+    plan = attention.plan(*map(Copied, arrays), method="flash_fp32", return_lse=True)
+    for seed in (7, 8):
+        arrays[0][:] = normal(2, 4, 9, 24, seed=seed)
+        out, (expected, lse) = plan(), attention(*arrays, method="flash_fp32", return_lse=True)
+        assert out is plan.out
+        np.testing.assert_array_equal(out.array, expected)
+        np.testing.assert_array_equal(plan.lse.array, lse)
+
+
 def test_layers_and_blocks_return_the_callers_kind(no_gpu):
     x, w = normal(5, 24), {name: normal(24, 24, seed=i) / 5 for i, name in enumerate(WITH_BIAS)}
     gamma = normal(24, seed=9)

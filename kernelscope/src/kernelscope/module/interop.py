@@ -1,6 +1,6 @@
 """Arrays of other libraries (PyTorch, JAX, Numba) as NumPy's or CuPy's, and back.
 
-Nothing is copied, and nothing is imported: who passes a tensor has imported PyTorch.
+Nothing is copied here, and nothing is imported: who passes a tensor has imported PyTorch.
 """
 
 import sys
@@ -47,7 +47,9 @@ def is_on_gpu(value) -> bool:
     """Return whether a foreign array is in the memory of a GPU."""
     if tensor_library(type(value)) is not None:
         return value.device.type == "cuda"
-    return not hasattr(value, "__dlpack_device__") or value.__dlpack_device__()[0] not in _ON_HOST
+    if not hasattr(value, "__dlpack_device__"):
+        return hasattr(value, "__cuda_array_interface__")
+    return value.__dlpack_device__()[0] not in _ON_HOST
 
 
 def native(name: str, value):
@@ -95,7 +97,8 @@ def _on_host(value) -> np.ndarray:
 
 
 def like(array, value):
-    """Return an array of NumPy or CuPy as one of a foreign array's library, on the same memory.
+    """Return an array of NumPy or CuPy as one of a foreign array's library, on the same memory
+    unless the library copies, as JAX does where it is not aligned.
 
     A library with DLPack but no namespace of the array API standard gets the array as it is.
     """
@@ -223,15 +226,25 @@ class Interchange:
 
     def prepared(self, plan):
         """Return a plan whose outputs are the caller's and which runs on the stream that is the
-        caller's at each call."""
-        for name in {"out", "lse"} & vars(plan).keys():
-            setattr(plan, name, self.give(getattr(plan, name)))
-        run = plan.run
+        caller's at each call.
+
+        Of other libraries than PyTorch the outputs are made again after each run, since they may be
+        copies: JAX copies memory that is not aligned as its own.
+        """
+        outputs = {name: getattr(plan, name) for name in {"out", "lse"} & vars(plan).keys()}
+        run, again = plan.run, tensor_library(type(self.first)) is None
+
+        def give_outputs():
+            for name, array in outputs.items():
+                setattr(plan, name, self.give(array))
 
         def on_the_callers_stream():
             with self.on_stream():
                 run()
+            if again:
+                give_outputs()
 
+        give_outputs()
         plan.run = on_the_callers_stream
         return plan
 
