@@ -14,18 +14,12 @@ from .ladder import attention
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _MASKS = (torch.bool, torch.float32)
+_LOWEST = -1e38  # in a mask: kernels multiply it by log2(e), and torch.finfo().min would overflow
 _warned: set[str] = set()
 
 
 def sdpa(
-    query,
-    key,
-    value,
-    attn_mask=None,
-    dropout_p=0.0,
-    is_causal=False,
-    scale=None,
-    enable_gqa=False,
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
     """softmax(query key^T * scale + mask) value, as torch's scaled_dot_product_attention.
 
@@ -92,9 +86,9 @@ def _attend(tensors, mask, is_causal: bool, scale):
     if is_causal and n != m:  # attention() aligns the last query with the last key
         mask = torch.ones(n, m, dtype=torch.bool, device=query.device).tril()
     bias = None if mask is None else _bias(mask, (*batch, flat[0].shape[1], n, m))
-    causal = is_causal and n == m
-    out = attention(*flat, method="auto", causal=causal, scale=scale, bias=bias)
-    return out if query.dim() == 4 == len(batch) + 3 else out.reshape(*batch, *query.shape[-3:])
+    out = attention(*flat, "auto", is_causal and n == m, scale, bias=bias)
+    axes = 2 if max(one.dim() for one in tensors) == 2 else 3
+    return out if len(batch) == 1 else out.reshape(*batch, *out.shape[-axes:])
 
 
 def _four_axes(tensor, batch: torch.Size):
@@ -117,7 +111,7 @@ def _bias(mask, scores: tuple[int, ...]):
     if not fits or not 2 <= mask.dim() <= len(scores):
         raise InputError(f"attn_mask has shape {tuple(mask.shape)}, the scores {scores}")
     batch = scores[:-3] if prod(shape[:-3]) > 1 else shape[:-3]
-    mask = mask.float()  # kernels take none below -2e38 but -inf; -1e38 hides a score as well
-    mask = torch.where(mask == -torch.inf, mask, mask.clamp(min=-1e38))
-    full = mask.expand(*batch, shape[-3], *scores[-2:])
+    full = mask.float()
+    full = torch.where(full == -torch.inf, full, full.clamp(min=_LOWEST))
+    full = full.expand(*batch, shape[-3], *scores[-2:])
     return full.reshape(-1, *full.shape[-3:]).contiguous()

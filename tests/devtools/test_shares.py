@@ -40,9 +40,12 @@ def test_as_many_commits_as_turns_take_every_case(turns, whole, monkeypatch):
 
 
 def test_the_turn_is_the_last_commits_and_the_first_without_git(monkeypatch, tmp_path):
-    assert shares._commit() == shares._commit()
     monkeypatch.setattr(shares, "WHOLE", False)
     monkeypatch.setattr(shares, "IMPORT_ROOT", tmp_path)
-    assert in_turns("abcd", 2) == ["a", "c"]
+    assert in_turns("abcd", 2) == ["a", "c"]  # no repository
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert in_turns("abcd", 2) == ["a", "c"]
+    assert in_turns("abcd", 2) == ["a", "c"]  # no git
+    git = tmp_path / "git"
+    git.write_text("#!/bin/sh\necho 0123456789abcdef0123456789abcdef01234567\n")
+    git.chmod(0o755)
+    assert in_turns("abcd", 2) == ["b", "d"]  # 0x0123456789ab is odd

@@ -54,7 +54,7 @@ def test_masks_broadcast(shape, kind):
     check(Q, K, V, mask > -0.5 if kind == "bool" else mask)
 
 
-def test_rows_that_are_masked_wholly():
+def test_rows_that_are_fully_masked():
     mask = normal(9, 13) > 0
     mask[2] = False
     check(Q, K, V, mask)
@@ -62,6 +62,9 @@ def test_rows_that_are_masked_wholly():
     least = torch.zeros(9, 13, device=DEVICE).masked_fill(~mask, torch.finfo(torch.float32).min)
     expected = theirs(Q, K, V, least)
     assert (sdpa(Q, K, V, least) - expected).abs().max() < 1e-5
+    least.clamp_(min=torch.finfo(torch.bfloat16).min)
+    halves = [one.bfloat16() for one in (Q, K, V, least)]
+    assert (sdpa(*halves) - expected).abs().max() < 0.05
 
 
 def test_numbers_of_axes_and_batches_that_broadcast():
@@ -73,6 +76,8 @@ def test_numbers_of_axes_and_batches_that_broadcast():
     check(Q, K[:, :1], V[:, :1])
     check(*(one[:, :, :9].transpose(1, 2) for one in (Q, K, V)))  # not contiguous
     check(Q[:1, None], K[None], V[None], normal(2, 1, 9, 13) > 0)
+    check(Q[0, 0], K[:, :1], V[:, :1])  # the batch, and one head, are those of key
+    check(Q[0, 0], K[0, :1], V[0, :1])
 
 
 def test_grouped_heads():

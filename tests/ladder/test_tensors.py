@@ -8,7 +8,7 @@ import types
 import ml_dtypes
 import numpy as np
 import pytest
-from kernelscope.errors import InputError, InputTypeError
+from kernelscope.errors import BackendError, InputError, InputTypeError
 
 from attn_course import TransformerBlock, attention, bias_gelu, layer_norm, mlp, reference
 from attn_course.ladder import methods
@@ -84,6 +84,24 @@ def test_a_plan_shares_the_memory_of_the_callers_arrays(no_gpu):
     assert_agrees(prepared().array, reference.layer_norm(x, eps=1e-3), relative=2e-6, name="norm")
 
 
+class Copied(Foreign):
+    """As JAX's arrays: the library copies memory that it does not find aligned."""
+
+    def __array_namespace__(self):
+        return types.SimpleNamespace(from_dlpack=lambda array: Copied(np.array(array)))
+
+
+def test_a_plan_has_the_results_of_each_run_where_the_library_copies(no_gpu):
+    arrays = qkv()
+    plan = attention.plan(*map(Copied, arrays), method="flash_fp32", return_lse=True)
+    for seed in (7, 8):
+        arrays[0][:] = normal(2, 4, 9, 24, seed=seed)
+        out, (expected, lse) = plan(), attention(*arrays, method="flash_fp32", return_lse=True)
+        assert out is plan.out
+        np.testing.assert_array_equal(out.array, expected)
+        np.testing.assert_array_equal(plan.lse.array, lse)
+
+
 def test_layers_and_blocks_return_the_callers_kind(no_gpu):
     x, w = normal(5, 24), {name: normal(24, 24, seed=i) / 5 for i, name in enumerate(WITH_BIAS)}
     gamma = normal(24, seed=9)
@@ -102,6 +120,10 @@ def test_layers_and_blocks_return_the_callers_kind(no_gpu):
             found, expected = found(), expected()
         assert type(found) is Foreign
         np.testing.assert_array_equal(found.array, expected)
+    by_name = layer_norm(eps=1e-3, x=Foreign(x))  # in any order
+    np.testing.assert_array_equal(by_name.array, layer_norm(x, eps=1e-3))
+    q, k, v = map(Foreign, qkv())
+    assert type(attention.plan(method="flash_fp32", k=k, v=v, q=q)()) is Foreign
     y, total = layer_norm(Foreign(x), residual=Foreign(x), return_sum=True)
     assert type(y) is Foreign
     np.testing.assert_array_equal(total.array, 2 * x)
@@ -115,6 +137,14 @@ def test_a_backend_that_the_arrays_are_not_on_is_refused(no_gpu):
         layer_norm(arrays[0], backend="gpu")
     with pytest.raises(InputTypeError, match="NumPy cannot share this array's memory"):
         attention(arrays[0], Unshared(qkv()[1]), arrays[2])
+
+
+def test_arrays_of_a_gpu_need_cupy(no_gpu, monkeypatch):
+    monkeypatch.setattr("kernelscope.backend.gpu_count", lambda: 0)
+    monkeypatch.setattr(Foreign, "__dlpack_device__", lambda self: (2, 0))
+    for function, given in ((attention, qkv()), (layer_norm, [normal(3, 8)])):
+        with pytest.raises(BackendError, match="in the memory of a GPU, and CuPy.* sees none"):
+            function(*map(Foreign, given))
 
 
 # -- PyTorch's tensors on a GPU, of which there is none --------------------------------------------

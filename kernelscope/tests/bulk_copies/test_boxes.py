@@ -1,11 +1,14 @@
 """Boxes of tensor maps on the simulator: loads, stores, reductions, checked against a model."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from copy_model import before, loaded, stored
 from kernelscope.differential.copies import CopyCase, cases, run_case
 from kernelscope.differential.machines import Machine
 from kernelscope.errors import SimulatorError
+from kernelscope.machine.copy_engine.places import RowLayout, SharedPlaces
 
 SIMULATOR = Machine("simulator")
 BOXES = [case for case in cases() if case.what in ("load", "store") and not case.operation]
@@ -45,6 +48,16 @@ SHORT_ROWS = [
 @pytest.mark.parametrize("case", SHORT_ROWS, ids=lambda case: case.name)
 def test_rows_shorter_than_the_swizzle_are_as_far_apart_as_it_is_long(case):
     test_a_box_is_copied_element_by_element(case)
+
+
+def test_a_box_needs_no_memory_behind_its_last_row():
+    for swizzle, rows, start in product((32, 64, 128), (1, 3, 7), range(0, 2048, 128)):
+        one = SharedPlaces(*np.array([[start], [0], [0]]))
+        for row in range(16, swizzle + 1, 16):
+            layout = RowLayout(swizzle, row)
+            assert layout.room(rows * row) == rows * swizzle
+            last = one.chunk_addresses(rows * row, layout).max()
+            assert last + 16 <= start + rows * swizzle
 
 
 COMBINE = {

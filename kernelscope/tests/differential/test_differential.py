@@ -74,6 +74,14 @@ def test_a_record_keeps_the_sections_of_an_earlier_one_that_were_not_run_again()
         differential.joined(later | {"gpu": "B"}, earlier)
 
 
+def test_an_earlier_record_of_another_gpu_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    path = tmp_path / "earlier.json"
+    path.write_text('{"gpu": "B"}')
+    monkeypatch.setattr(differential, "compare_machines", None)
+    with pytest.raises(ValueError, match="a record of none takes no sections of B"):
+        differential.main(["--self-test", "--earlier", str(path)])
+
+
 def test_one_wrong_bit_is_a_difference_everywhere(monkeypatch):
     options = ("--kernels", "2", "--every", "60", "--sections", *SMALL[5:])
     record = run(*options, machine=Faulty(), monkeypatch=monkeypatch)

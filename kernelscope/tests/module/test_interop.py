@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kernelscope import RawKernel
 from kernelscope.errors import ArgumentError
-from kernelscope.module import interop
+from kernelscope.module import interop, tensor_library
 
 SOURCE = """extern "C" __global__ void twice(const float* x, float* y, int n)
 {
@@ -40,6 +40,22 @@ def test_memory_of_a_gpu_is_refused_on_the_simulator(twice):
     x = np.zeros(5, np.float32)
     with pytest.raises(ArgumentError, match=r"argument 2 \(float\* y\): got an array in GPU mem"):
         twice((1,), (32,), (x, Foreign(x, device=(2, 0)), np.int32(5)))
+
+
+def test_the_library_of_a_tensor_is_not_that_of_a_mixin(monkeypatch):
+    class Tensor:
+        def detach(self):
+            return self
+
+    class Mixin:
+        pass
+
+    class Subclass(Tensor, Mixin):
+        pass
+
+    monkeypatch.setattr(Tensor, "__module__", "numpy.of_a_part")
+    assert tensor_library(Tensor) is tensor_library(Subclass) is np
+    assert tensor_library(Mixin) is None
 
 
 def test_tensors_of_pytorch(twice):

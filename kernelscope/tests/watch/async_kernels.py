@@ -335,6 +335,21 @@ KERNELS = {
         if (warp == 2) { wait(full, k & 1); out[t] += data[95 - t]; arrive(empty); }
     }""", 96, 1,
     ),
+    "told by a barrier before the first arrival at an mbarrier": (
+        BEGIN.replace("ARRIVALS", "1") + """    int* data = (int*)tile;
+    if (warp == 0) {
+        data[t] = t;
+        asm volatile("bar.arrive 1, 64;" ::: "memory");
+    }
+    __nanosleep(10);
+    if (t == 64) arrive(empty);
+    if (warp == 1) {
+        wait(empty, 0);
+        asm volatile("bar.sync 1, 64;" ::: "memory");
+        if (t == 32) arrive(full);
+    }
+    if (warp == 2) { wait(full, 0); out[t] = data[95 - t]; }""", 96, 1,
+    ),
     "tiles for two blocks, which both release": (
         BEGIN.replace("ARRIVALS", "4") + """    unsigned rank; int sum = 0;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

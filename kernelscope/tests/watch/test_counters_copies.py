@@ -185,3 +185,18 @@ def test_loads_of_an_unrolled_tail_are_joined_over_its_branches():
     }"""
     totals = count(code, np.zeros(32, np.float32), np.int32(4), shared_mem=64).totals
     assert totals["shared_load_requests"] == 1 and totals["shared_loads_merged"] == 3
+
+
+def test_an_arrival_when_copies_are_done_is_work_on_an_mbarrier():
+    code = r"""extern "C" __global__ void k()
+    {
+        __shared__ unsigned long long full;
+        unsigned at = (unsigned)__cvta_generic_to_shared(&full);
+        if (threadIdx.x == 0)
+            asm volatile("mbarrier.init.shared.b64 [%0], 64;" :: "r"(at) : "memory");
+        __syncthreads();
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(at) : "memory");
+    }"""
+    totals = count(code, threads=64).totals
+    assert totals["mbarrier_arrivals"] == 2  # one of each warp
+    assert totals["shared_atomic_requests"] == totals["atomic_requests"] == 0

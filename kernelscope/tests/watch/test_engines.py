@@ -113,6 +113,12 @@ def test_without_names_a_place_is_the_array_and_its_offset():
     assert [one["name"] for one in trace.mbarriers] == ["memory + 4096"]
 
 
+def test_names_are_of_parts_of_their_own_array():
+    trace = traced_ring(names={"even": (0, 2048), "odd": (2048, 2048)})
+    assert [one["name"] for one in trace.destinations] == ["even[0]", "odd[0]"]
+    assert trace.mbarriers[0]["name"] == "full[0]"  # of another array behind them
+
+
 def test_only_the_chosen_threads_have_variables(products):
     changed = [c["threads"] for frame in products.frames for c in frame["variables"].values()]
     assert changed and set().union(*changed) == {0, 128}

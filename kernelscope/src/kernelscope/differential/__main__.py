@@ -21,8 +21,9 @@ import sys
 import time
 from pathlib import Path
 
+from kernelscope.differential.identity import gpu_identity
 from kernelscope.differential.machines import Machine
-from kernelscope.differential.record import joined, make_record, report, summarise, write
+from kernelscope.differential.record import check_gpu, joined, make_record, report, summarise, write
 from kernelscope.differential.sections import SECTIONS, guarded
 
 
@@ -133,6 +134,8 @@ def main(argv=None, more=None, kernels=None) -> int:
     sections = {**SECTIONS, **(more or {})}
     arguments = parse(argv, sections)
     earlier = json.loads(arguments.earlier.read_bytes()) if arguments.earlier else None
+    if earlier:  # before minutes of comparing
+        check_gpu(earlier, "none" if arguments.self_test else gpu_identity()["gpu"])
     record = compare_machines(arguments, sections, kernels)
     if earlier:
         record = joined(record, earlier)

@@ -78,13 +78,18 @@ def make_record(run, sections: dict) -> dict:
     }
 
 
+def check_gpu(earlier: dict, gpu: str) -> None:
+    """Raise InputError where an earlier record is not of this GPU; "none" for a self-test."""
+    if earlier["gpu"] != gpu:
+        raise InputError(f"a record of {gpu} takes no sections of {earlier['gpu']}")
+
+
 def joined(record: dict, earlier: dict) -> dict:
-    """The record with the sections of an earlier one of the same GPU that were not run again.
+    """Return the record with the sections of an earlier one that were not run again.
 
     Each of these says when, and at which commit, it was run. Raises InputError for another GPU.
     """
-    if record["gpu"] != earlier["gpu"]:
-        raise InputError(f"a record of {record['gpu']} takes no sections of {earlier['gpu']}")
+    check_gpu(earlier, record["gpu"])
     run = {name: earlier[name] for name in ("date", "commit")}
     sections = {
         name: record["sections"].get(name) or {"run": run, **section}

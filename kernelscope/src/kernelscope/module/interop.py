@@ -1,6 +1,6 @@
 """Arrays of other libraries (PyTorch, JAX, Numba) as NumPy's or CuPy's, and back.
 
-Nothing is copied, and nothing is imported: who passes a tensor has imported PyTorch.
+Nothing is copied here, and nothing is imported: who passes a tensor has imported PyTorch.
 """
 
 import sys
@@ -10,7 +10,8 @@ from inspect import signature
 
 import numpy as np
 
-from ..errors import InputError, InputTypeError
+from .. import backend as backends
+from ..errors import BackendError, InputError, InputTypeError
 from ..ptx.c_types import dtype_of
 
 _BITS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}  # not in DLPack
@@ -38,14 +39,17 @@ def tensor_library(kind: type):
     """Return PyTorch where a type is a tensor of it, else None."""
     if not hasattr(kind, "detach"):
         return None
-    return sys.modules[kind.__mro__[-2].__module__.partition(".")[0]]
+    owner = [base for base in kind.__mro__ if "detach" in vars(base)][-1]  # not a mixin behind it
+    return sys.modules[owner.__module__.partition(".")[0]]
 
 
 def is_on_gpu(value) -> bool:
     """Return whether a foreign array is in the memory of a GPU."""
     if tensor_library(type(value)) is not None:
         return value.device.type == "cuda"
-    return not hasattr(value, "__dlpack_device__") or value.__dlpack_device__()[0] not in _ON_HOST
+    if not hasattr(value, "__dlpack_device__"):
+        return hasattr(value, "__cuda_array_interface__")
+    return value.__dlpack_device__()[0] not in _ON_HOST
 
 
 def native(name: str, value):
@@ -93,7 +97,8 @@ def _on_host(value) -> np.ndarray:
 
 
 def like(array, value):
-    """Return an array of NumPy or CuPy as one of a foreign array's library, on the same memory.
+    """Return an array of NumPy or CuPy as one of a foreign array's library, on the same memory
+    unless the library copies, as JAX does where it is not aligned.
 
     A library with DLPack but no namespace of the array API standard gets the array as it is.
     """
@@ -210,11 +215,19 @@ class Interchange:
         return like(result, self.first)
 
     def check_backend(self, backend: str | None) -> str:
-        """Return the call's backend. Raises InputError where another one is asked for."""
+        """Return the call's backend.
+
+        Raises InputError where another one is asked for, BackendError without CuPy for a GPU.
+        """
         if backend not in (None, self.backend):
             raise InputError(
                 f"backend is {backend!r}, and the arrays are in the memory of the "
                 f"{'GPU' if self.backend == 'gpu' else 'CPU'}: leave it out, or move them"
+            )
+        if self.backend == "gpu" and not backends.gpu_count():
+            raise BackendError(
+                "the arrays are in the memory of a GPU, and CuPy, which launches the kernels, sees "
+                "none: install CuPy for its CUDA version, or pass arrays in the memory of the CPU"
             )
         return self.backend
 
@@ -224,15 +237,25 @@ class Interchange:
 
     def prepared(self, plan):
         """Return a plan whose outputs are the caller's and which runs on the stream that is the
-        caller's at each call."""
-        for name in {"out", "lse"} & vars(plan).keys():
-            setattr(plan, name, self.give(getattr(plan, name)))
-        run = plan.run
+        caller's at each call.
+
+        Of other libraries than PyTorch the outputs are made again after each run, since they may be
+        copies: JAX copies memory that is not aligned as its own.
+        """
+        outputs = {name: getattr(plan, name) for name in {"out", "lse"} & vars(plan).keys()}
+        run, again = plan.run, tensor_library(type(self.first)) is None
+
+        def give_outputs():
+            for name, array in outputs.items():
+                setattr(plan, name, self.give(array))
 
         def on_the_callers_stream():
             with self.on_stream():
                 run()
+            if again:
+                give_outputs()
 
+        give_outputs()
         plan.run = on_the_callers_stream
         return plan
 
@@ -243,11 +266,12 @@ def takes_foreign(function):
     It has a parameter `backend`, or its object has an attribute. What it returns becomes the
     caller's: an array, a tuple of them, or a plan with `run` and `out`.
     """
-    first = int(next(iter(signature(function).parameters)) == "self")
+    parameters = list(signature(function).parameters)
+    first = int(parameters[0] == "self")
 
     @wraps(function)
     def call(*arguments, **named):
-        leading = arguments[first] if len(arguments) > first else next(iter(named.values()), None)
+        leading = arguments[first] if len(arguments) > first else named.get(parameters[first])
         if not is_foreign(type(leading)):
             return function(*arguments, **named)
         bound = signature(call).bind(*arguments, **named)

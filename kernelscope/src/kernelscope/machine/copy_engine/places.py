@@ -7,7 +7,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...addresses import aligned
 from .boxes import UNITS
 
 CHUNK = 16  # bytes that a swizzle leaves together
@@ -31,15 +30,13 @@ class RowLayout:
     def offsets(self, size: int) -> np.ndarray:
         """(size / 16,) int64: of each chunk, in the order of the box, before the swizzle."""
         offsets = np.arange(0, size, CHUNK)
-        return (
-            offsets
-            if not self.swizzle
-            else offsets + offsets // self.row * (self.swizzle - self.row)
-        )
+        if self.swizzle:
+            offsets += offsets // self.row * (self.swizzle - self.row)
+        return offsets
 
     def room(self, size: int) -> int:
         """Bytes of shared memory that copies of `size` bytes take up, gaps included."""
-        return size if not self.swizzle else aligned(size // self.row * self.swizzle, LINE)
+        return size // self.row * self.swizzle if self.swizzle else size
 
 
 PLAIN = RowLayout()

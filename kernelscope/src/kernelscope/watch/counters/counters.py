@@ -126,7 +126,8 @@ class _Row:
         kinds = instruction.opcode.split(".")
         self.copy = kinds[:2] == ["cp", "async"] and "mbarrier" not in kinds
         self.past_l1 = self.copy and "cg" in kinds
-        self.mbarrier = kinds[1] if kinds[0] == "mbarrier" else ""
+        at = kinds.index("mbarrier") + 1 if "mbarrier" in kinds else 0
+        self.mbarrier = kinds[at] if at else ""  # of cp.async.mbarrier.arrive too
         self.cluster = "shared::cluster" in kinds
         # Constants and parameters have a cache of their own, which these counters leave out.
         self.off_chip = not instruction.opcode.startswith(("ld.const", "ld.param"))

@@ -74,10 +74,8 @@ class Engines:
     """
 
     def __init__(self, memory: TracedBlock, opcodes: set[str], names: Mapping[str, tuple]):
-        self.memory, self.names = (
-            memory,
-            sorted((at, size, name) for name, (at, size) in names.items()),
-        )
+        self.memory = memory
+        self.names = sorted((at, size, name) for name, (at, size) in names.items())
         wide = any(one.startswith("wgmma.") for one in opcodes)
         self.width = 128 if wide else 32  # threads of a group
         what, count = "warpgroup" if wide else "warp", -(-memory.threads // self.width)
@@ -102,15 +100,22 @@ class Engines:
     # -- names ----------------------------------------------------------------------------------
     def name_of(self, address: int, size: int = 1) -> str:
         """The place of some bytes of shared memory, as the source or the caller names it."""
+        buffer = self.array_at(address)
         for at, item, name in reversed(self.names):
-            if at <= address:
+            if at <= address and self.array_at(at) is buffer:
                 index, rest = divmod(address - at, item)
                 return f"{name}[{index}]" + (f" + {rest}" if rest else "")
+        if buffer is not None:
+            return self.element_name(buffer, address - buffer.start, size)
+        return f"shared memory + {address}"
+
+    def array_at(self, address: int):
+        """The shared array that has this byte, or None."""
         for buffer in self.memory.buffers:
             inside = buffer.start <= address < buffer.start + buffer.size
             if buffer.space == "shared" and inside:
-                return self.element_name(buffer, address - buffer.start, size)
-        return f"shared memory + {address}"
+                return buffer
+        return None
 
     def element_name(self, buffer, offset: int, size: int) -> str:
         """`tiles[1]` for a row of an array, `memory + 4096` where no element has these bytes."""

@@ -25,7 +25,8 @@ class Tracer(Observer):
     kernel: record launches of this kernel only; limit: steps kept for each block, after which
     recording stops and `truncated` says so; threads: numbers of the threads in the block whose
     variables are kept, None: all; names: name -> (byte address in shared memory, bytes
-    of an element) of parts of one large array, by which mbarriers and tiles are then called.
+    of an element) of parts of one large array, by which mbarriers and tiles are then called: each
+    part reaches to the next one, the last to the end of its array.
 
     `recordings` has one Recording for each launch and block; the attributes and methods of the
     first (`frames`, `lines`, `variables_at`, `shared_at`, `barriers`, `tiles`, ...) can be asked

@@ -204,20 +204,24 @@ class MbarrierPhases:
                 warps = np.unique(lanes[keys == key] >> 5)
                 self.after[warps] = np.maximum(self.after[warps], self.arrived[key])
 
-    def keys_of_barrier(self, lanes: np.ndarray, number) -> np.ndarray:
-        """(n,) int64: keys that no phase has, of each lane's block and barrier."""
-        block = (lanes >> 5) // self.per_block
+    def blocks_of(self, lanes: np.ndarray) -> np.ndarray:
+        """(n,) int64: the block of each lane in the chunk."""
+        return (lanes >> 5) // self.per_block
+
+    @staticmethod
+    def key_of_barrier(block, number):
+        """The number of a barrier of a block, int64; no phase has it."""
         return -1 - (block * NamedBarriers.NUMBERS + number)
 
     def arrive_at_barrier(self, lanes: np.ndarray, number, time: int) -> None:
         """bar.arrive; arguments as of NamedBarriers.arrive."""
         for one in range(NamedBarriers.NUMBERS) if number is None else [number]:
-            keys = self.keys_of_barrier(lanes, np.asarray(one, np.int64))
+            keys = self.key_of_barrier(self.blocks_of(lanes), np.asarray(one, np.int64))
             self.arrive(lanes, keys, np.zeros(lanes.size, np.int64), time)
 
     def meet_at_barrier(self, lanes: np.ndarray, number: int, time: int) -> None:
         """Lanes pass a barrier: they come after those that have only arrived there, too."""
-        keys = self.keys_of_barrier(lanes, number)
+        keys = self.key_of_barrier(self.blocks_of(lanes), number)
         self.wait(lanes, keys)
         for key in np.unique(keys).tolist():
             self.arrived.pop(key, None)
@@ -235,12 +239,17 @@ class MbarrierPhases:
             self.after[mine] = known
 
     def begin(self, named: NamedBarriers) -> None:
-        """Take over what warps know of each other by barriers with a count."""
+        """Take over what warps know by barriers with a count, and pending arrivals there."""
         for block in range(len(self.after) // self.per_block):
             warps = np.arange(self.per_block)
             rows = named.meetings.comes_after(warps + 32 * block)[:, : self.per_block]
             mine = warps + self.per_block * block
             self.after[np.ix_(mine, mine)] = np.maximum(rows, named.meetings.whole[block])
+        for (block, number), row in named.arrived.items():
+            first = self.per_block * block
+            known = np.zeros(len(self.after), np.int32)
+            known[first : first + self.per_block] = row[: self.per_block]
+            self.arrived[self.key_of_barrier(block, number)] = known
 
     def orders(self, time: np.ndarray, earlier: np.ndarray, later: np.ndarray) -> np.ndarray:
         """(n,) bool as Meetings has it, for lanes of the chunk."""
