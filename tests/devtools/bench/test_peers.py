@@ -102,12 +102,12 @@ def record(*names):
 def test_the_kinds_of_a_record_and_those_that_it_lacks():
     assert peers.kinds_of(record("auto")) == ""
     assert peers.kinds_of(record("auto", "torch_eager", "torch_math")) == (
-        "eager PyTorch and SDPA's backends (without torch.compile and compiled flex_attention)"
+        "eager PyTorch and SDPA's backends (not timed: torch.compile and compiled flex_attention)"
     )
     assert peers.kinds_of(record(*peers.ATTENTION)) == (
         "eager PyTorch, SDPA's backends, torch.compile and compiled flex_attention"
     )
-    assert peers.kinds_of(record("mlp_fp32", "torch")) == "eager PyTorch (without torch.compile)"
+    assert peers.kinds_of(record("mlp_fp32", "torch")) == "eager PyTorch (not timed: torch.compile)"
     assert peers.kinds_of(record(*peers.LAYER, *peers.BLOCK)) == "eager PyTorch and torch.compile"
 
 

@@ -122,7 +122,7 @@ class LayerSuite(Suite):
         }
 
     def standing(self, row: LayerRow, result: BenchmarkResult) -> dict:
-        """Return the least work, ours against the best of PyTorch's, and what ours launch."""
+        """Return the least work, ours against the best peer, and what ours launch."""
         measured, plans = result.measured, {}
         for name, one in result.entrants.candidates.items():
             if isinstance(one, Planned):

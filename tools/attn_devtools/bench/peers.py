@@ -111,7 +111,7 @@ def forget_compiled() -> None:
 def kinds_of(record: dict) -> str:
     """Return the kinds of peers that a suite's record has times of, and those that it lacks.
 
-    "eager PyTorch and SDPA's backends (without torch.compile)"; "" where none was timed.
+    "eager PyTorch and SDPA's backends (not timed: torch.compile)"; "" where none was timed.
     """
     timed = {name for row in record["rows"] for name in row["timings"]}
     there = {PEERS[name].kind for name in timed if name in PEERS}
@@ -119,7 +119,7 @@ def kinds_of(record: dict) -> str:
     wanted = {peer.kind for table in tables for peer in table.values()}
     missing = listed(kind for kind in KINDS if kind in wanted - there)
     return listed(kind for kind in KINDS if kind in there) + (
-        f" (without {missing})" if missing else ""
+        f" (not timed: {missing})" if missing else ""
     )
 
 
