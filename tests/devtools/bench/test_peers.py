@@ -23,6 +23,7 @@ def compiled(monkeypatch):
     torch = types.ModuleType("torch")
     torch.compile, torch.from_dlpack = compile, lambda array: array
     torch.compiler = types.SimpleNamespace(reset=lambda: modes.append("reset"))
+    torch.cuda = types.SimpleNamespace(empty_cache=lambda: modes.append("empty cache"))
     for module in (candidates, peers):
         monkeypatch.setattr(module, "torch_module", lambda: torch)
     monkeypatch.setattr(candidates, "require_gpu", lambda: None)
@@ -73,7 +74,7 @@ def test_the_compiler_forgets_where_there_is_one(compiled, monkeypatch):
     assert compiled == []
     monkeypatch.setattr(candidates, "available", lambda: True)
     peers.forget_compiled()
-    assert compiled == ["reset"]
+    assert compiled == ["reset", "empty cache"]
 
 
 def test_flex_attention_is_asked_for_groups_and_blocks_of_a_mask(monkeypatch):

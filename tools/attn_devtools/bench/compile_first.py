@@ -26,7 +26,7 @@ from attn_course.measure.candidates import torch_module
 from .peers import PEERS, forget_compiled
 from .suite import Refusals, Suite
 
-SECONDS = 150.0  # for one peer; the first one of a process waits for the import of PyTorch as well
+SECONDS = 120.0  # for one peer; the first one of a process waits for the import of PyTorch as well
 MOST_PROCESSES = 8  # each holds the inputs of a row on the GPU
 _BENCHMARKING = "torch._inductor.runtime.benchmarking"  # not public: other versions may lack it
 

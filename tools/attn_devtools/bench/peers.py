@@ -4,6 +4,7 @@ All are timed as graphs that the course captures. A capture cannot hold another 
 peers leave out the CUDA graphs of inductor, PyTorch's compiler: hence AUTOTUNE's "no-cudagraphs".
 """
 
+import gc
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
@@ -103,9 +104,15 @@ def layer_peers(
 
 
 def forget_compiled() -> None:
-    """Make room for other problems: PyTorch compiles one function for eight of them at most."""
+    """Make room for other problems, in memory and in the compiler.
+
+    PyTorch compiles one function for eight problems at most.
+    """
     if candidates.available():
-        torch_module().compiler.reset()
+        torch = torch_module()
+        torch.compiler.reset()
+        gc.collect()  # graphs of the last problem
+        torch.cuda.empty_cache()
 
 
 def kinds_of(record: dict) -> str:
