@@ -12,6 +12,7 @@ import re
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from attn_course.measure.records import (
     read_record,
 )
 from attn_devtools.bench import LAYER_SUITES, SUITES
+from attn_devtools.bench.peers import kinds_of, listed
 from attn_devtools.book import ATTENTION
 from attn_devtools.questions import question_of
 from attn_devtools.record.schema import NumbaRecord, SpeedRecord, check
@@ -107,9 +109,9 @@ def layers() -> str:
             continue
         record = read_record(path)
         lines = [
-            f"`{suite}`: {record['about']}; {caption(record)}, PyTorch {record['torch']}.",
+            suite_line(suite, record),
             "",
-            "| input | layer | us | best of PyTorch | us | its time / ours | error |",
+            "| input | layer | us | best peer | us | its time / ours | error |",
             "|---|---|--:|---|--:|--:|--:|",
         ]
         for row in record["rows"]:
@@ -174,7 +176,7 @@ def bench() -> str:
         parts.append(
             "\n".join(
                 [
-                    f"`{suite}`: {record['about']}; {caption(record)}, PyTorch {record['torch']}.",
+                    suite_line(suite, record),
                     "",
                     "| B, H, L, D | `auto` takes | us | best of all peers | us | its time / ours "
                     f"| {rival} / ours |",
@@ -184,6 +186,12 @@ def bench() -> str:
             )
         )
     return "\n\n".join(parts)
+
+
+def suite_line(suite: str, record: dict) -> str:
+    """The first line of a suite's table: what and when, and the kinds of peers in the record."""
+    about = f"`{suite}`: {record['about']}; {caption(record)}, PyTorch {record['torch']}"
+    return f"{about}; peers: {kinds_of(record)}."
 
 
 def other_gpus() -> str:
@@ -218,7 +226,7 @@ def methods() -> str:
     if not path.is_file():
         return no_record("ladder").capitalize() + "."
     record = read_record(path)
-    parts = [f"{caption(record)}, PyTorch {record['torch']}."]
+    parts = [f"{caption(record)}, PyTorch {record['torch']}; peers: {kinds_of(record)}."]
     for row in record["rows"]:
         best = row["timings"][row["best_peer"]]["median_us"] if row["best_peer"] else None
         ordered = sorted(row["timings"].items(), key=lambda one: -one[1]["median_us"])
@@ -356,10 +364,7 @@ def facts() -> str:
     weekend = PATHS["a weekend"].split()
     counters = _verdicts(read_record(GPU_RECORDS / "counters.json"))
     exact, of = _exact(read_record(GPU_RECORDS / "differential.json"))
-    fp32, bf16 = (
-        [row["ratio_peer"]["value"] for suite in suites for row in _rows(suite)]
-        for suites in (("seeds_fp32", "long_fp32"), ("long_bf16", "hopper_bf16"))
-    )
+    fp32, bf16 = map(best_peers, (("seeds_fp32", "long_fp32"), ("long_bf16", "hopper_bf16")))
     long = len(next(row for row in LADDER if row.maps).path.read_text().splitlines())
     lines = [
         f"**How long**: {len(minutes)} lessons and {len(exercise_names())} exercises, about "
@@ -369,17 +374,32 @@ def facts() -> str:
         f"- **The simulator** agrees bit for bit with an {COURSE_GPU} on {exact:,} of {of:,} PTX "
         f"opcodes, and with Nsight Compute on {counters.count('equal'):,} of {len(counters):,} "
         "counts; the record names the reason of every other.",
-        f"- **float32**: `attention()` is {min(fp32):.1f} to {max(fp32):.1f} times as fast as the "
-        f"best of eager PyTorch and its attention backends, at {len(fp32)} shapes.",
-        f"- **bfloat16**: {min(bf16):.2f} to {max(bf16):.2f} times as fast as the best of cuDNN, "
-        f"FlashAttention and compiled flex_attention at {len(bf16)} shapes, by a kernel of {long} "
-        f"lines; the {sum(one < 1 for one in bf16)} rows that lose stay.",
+        f"- **float32**: `attention()` is {fp32}.",
+        f"- **bfloat16**: a kernel of {long} lines is {bf16}.",
     ]
     return "\n".join(_wrapped(line) for line in lines)
 
 
-def _rows(suite: str) -> list[dict]:
-    return read_record(GPU_RECORDS / f"bench_{suite}.json")["rows"]
+def best_peers(suites: Iterable[str]) -> str:
+    """How `auto` stands against the best peer of each row, and which kinds of peers there are."""
+    kinds: dict[str, list[str]] = {}
+    rows = []
+    for suite in suites:
+        record = read_record(GPU_RECORDS / f"bench_{suite}.json")
+        kinds.setdefault(kinds_of(record), []).append(f"`{suite}`")
+        rows += record["rows"]
+    if len(kinds) > 1:  # suites that were recorded with other peers
+        peers = "; ".join(f"in {listed(names)}, of {text}" for text, names in kinds.items())
+    else:
+        peers = f"of {next(iter(kinds))}"
+    ratios = [row["ratio_peer"]["value"] for row in rows]
+    best = Counter(row["best_peer"].removeprefix("torch_") for row in rows)
+    tally = listed(f"`{name}` at {count}" for name, count in best.most_common())
+    lost = sum(one < 1 for one in ratios)
+    return (
+        f"{min(ratios):.2f} to {max(ratios):.2f} times as fast, at {len(rows)} shapes, as the best "
+        f"{peers}. The best is {tally}" + (f"; the {lost} rows that lose stay" if lost else "")
+    )
 
 
 def _wrapped(line: str) -> str:

@@ -123,7 +123,7 @@ def run_benchmark(
         TimingError: no GPU, or no candidate left.
     """
     clock = clock or GpuClock()
-    on_device = [_on_device(array, array_module(backend)) for array in inputs]
+    on_device = [to_device(array, array_module(backend)) for array in inputs]
     clock.synchronize()
     entrants = gather(makers, on_device)
     for name, one in entrants.candidates.items():
@@ -148,8 +148,8 @@ def run_benchmark(
     return BenchmarkResult(entrants, measured, verdicts, turns)
 
 
-def _on_device(array: np.ndarray, xp):
-    """The array in the backend's memory; bfloat16 goes by way of its bits."""
+def to_device(array: np.ndarray, xp):
+    """Return an array in the backend's memory; bfloat16 goes by way of its bits."""
     if array.dtype == DTYPES["bfloat16"]:
         return xp.asarray(array.view(np.uint16)).view(array.dtype)
     return xp.asarray(array)

@@ -181,16 +181,14 @@ def ours(method: str, q, k, v, causal: bool = False) -> Kernels:
 
 
 # -- PyTorch ---------------------------------------------------------------------------------------
-# Our name -> the name in torch.nn.attention.SDPBackend.
-BACKENDS = {
+EAGER = "torch_eager"
+BACKENDS = {  # our name -> the name in torch.nn.attention.SDPBackend
     "torch_math": "MATH",
     "torch_efficient": "EFFICIENT_ATTENTION",
     "torch_flash": "FLASH_ATTENTION",
     "torch_cudnn": "CUDNN_ATTENTION",
 }
-EAGER = "torch_eager"  # softmax(q @ k.T * scale) @ v, an operation at a time
-FLEX = "torch_flex"  # flex_attention, compiled for the problem
-BASELINES = (*BACKENDS, EAGER, FLEX)
+EAGER_SLACK = 4  # in 16 bits the plain formula rounds its scores and weights too
 
 
 class BaselinesMissing(UserError, ImportError):
@@ -238,16 +236,21 @@ class TorchCall:
     Args:
         call: runs once on PyTorch's current stream and returns a tensor.
         relative: the relative error to float64 that is allowed.
+        mode: of torch.compile(); None: not compiled. What is no single graph is refused, not run
+            eagerly. Modes with CUDA graphs of their own do not go into the one captured here.
 
     Raises:
         BaselinesMissing: no PyTorch. TimingError: no GPU.  BaselineRefuses, of a call: PyTorch does
-            not take the inputs.
+            not take the inputs, or does not compile.
     """
 
-    def __init__(self, call: Callable[[], object], relative: float = TOLERANCES["float32"]):
+    def __init__(
+        self, call: Callable, relative: float = TOLERANCES["float32"], mode: str | None = None
+    ):
         require_gpu()
-        torch_module()
-        self._call, self.relative = call, relative
+        torch, self.relative = torch_module(), relative
+        how = {"mode": mode, "fullgraph": True, "dynamic": False}
+        self._call = torch.compile(call, **how) if mode else call
         self._graph_output = None
 
     def call(self):
@@ -270,10 +273,9 @@ class TorchCall:
             try:
                 self.call()
                 torch.cuda.synchronize()
-            except RuntimeError as error:
-                raise BaselineRefuses(
-                    refusal(str(error), [str(one.message) for one in said])
-                ) from None
+            except Exception as error:  # compilers raise errors of every type
+                text = str(error) or type(error).__name__
+                raise BaselineRefuses(refusal(text, [str(one.message) for one in said])) from None
 
     def capture(self, calls: int = GRAPH_CALLS) -> Replay:
         """Capture `calls` calls into a CUDA graph that replays on CuPy's current stream."""
@@ -308,68 +310,66 @@ class TorchCall:
 
 
 class Baseline(TorchCall):
-    """One of BASELINES on given inputs.
+    """One of BASELINES on given inputs, or another function of PyTorch's attention.
 
     Args:
-        name: one of BASELINES.
+        peer: a name of BASELINES, or a function of tensors q, k, v and `causal` that returns a
+            call.
         q, k, v: CuPy arrays (B, H, n, d) and (B, H_kv, m, d), not copied; float32, float16,
-            bfloat16. Only flex_attention and scaled_dot_product_attention take H_kv below H.
+            bfloat16.
         causal: query i sees key j only where j <= i; n == m.
+        mode: of torch.compile(), as TorchCall takes it.
 
     Raises:
         KeyError: an unknown name.  BaselinesMissing: no PyTorch.
         BaselineRefuses: the backend does not take these inputs. TimingError: no GPU.
     """
 
-    def __init__(self, name: str, q, k, v, *, causal: bool = False):
-        if name not in BASELINES:
-            raise UnknownNameError(f"no peer {name!r}; there are: {', '.join(BASELINES)}")
-        own = {EAGER: self._eager, FLEX: self._flex}
-        call = own.get(name) or partial(self._attend, BACKENDS[name])
-        super().__init__(call, TOLERANCES[q.dtype.name])
-        torch = torch_module()
+    def __init__(self, peer: str | Callable, q, k, v, *, causal=False, mode: str | None = None):
+        if isinstance(peer, str) and peer not in BASELINES:
+            raise UnknownNameError(f"no peer {peer!r}; there are: {', '.join(BASELINES)}")
+        function, torch = BASELINES.get(peer, peer), torch_module()
         self.inputs = tuple(_tensor(torch, array) for array in (q, k, v))
-        self.causal = causal
-        self._grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
-        self.scale = 1 / math.sqrt(q.shape[3])
-        if causal and name == EAGER:
-            square = torch.ones((q.shape[2],) * 2, dtype=torch.bool, device=self.inputs[0].device)
-            self._hidden = square.triu(1)
-        if name == FLEX:
-            self._compiled, self._mask = _flex_attention(q.shape[2], k.shape[2], causal)
+        rounds = function is eager and q.dtype != DTYPES["float32"]
+        relative = TOLERANCES[q.dtype.name] * (EAGER_SLACK if rounds else 1)
+        super().__init__(function(*self.inputs, causal), relative, mode)
 
-    def _eager(self):
-        torch = torch_module()
-        q, k, v = self.inputs
-        scores = q @ k.mT * self.scale
-        if self.causal:
-            scores = scores.masked_fill(self._hidden, -math.inf)
-        return torch.softmax(scores, dim=-1) @ v
 
-    def _attend(self, backend: str):
-        from torch.nn.attention import SDPBackend, sdpa_kernel
+def eager(q, k, v, causal: bool) -> Callable:
+    """Return a call of softmax(q @ k.T * scale) @ v, an operation at a time."""
+    torch, groups, scale = torch_module(), q.shape[1] // k.shape[1], q.shape[3] ** -0.5
+    if causal:
+        hidden = torch.ones((q.shape[2],) * 2, dtype=torch.bool, device=q.device).triu(1)
 
-        attend = torch_module().nn.functional.scaled_dot_product_attention
-        how = {"is_causal": self.causal, "scale": self.scale}
+    def call():
+        keys, values = k, v
+        if groups > 1:
+            keys, values = (one.repeat_interleave(groups, 1) for one in (k, v))
+        scores = q @ keys.mT * scale
+        if causal:
+            scores = scores.masked_fill(hidden, -math.inf)
+        return torch.softmax(scores, dim=-1) @ values
+
+    return call
+
+
+def sdpa(q, k, v, causal: bool, backend: str = "") -> Callable:
+    """Return a call of SDPA; backend: a name of SDPBackend, PyTorch chooses where ""."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    attend = torch_module().nn.functional.scaled_dot_product_attention
+    grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
+    call = partial(attend, q, k, v, is_causal=causal, scale=q.shape[3] ** -0.5, **grouped)
+
+    def by_backend():
         with sdpa_kernel([getattr(SDPBackend, backend)]):
-            return attend(*self.inputs, **how, **self._grouped)
+            return call()
 
-    def _flex(self):
-        how = {"block_mask": self._mask, "scale": self.scale}
-        return self._compiled(*self.inputs, **how, **self._grouped)
+    return by_backend if backend else lambda: call()
 
 
-@lru_cache(maxsize=8)
-def _flex_attention(n: int, m: int, causal: bool) -> tuple[Callable, object]:
-    """flex_attention compiled for one problem, and its mask of blocks."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    def seen(batch, head, query, key):
-        return query >= key
-
-    mask = create_block_mask(seen, None, None, n, m) if causal else None
-    torch_module().compiler.reset()  # one function is compiled eight times at most
-    return torch_module().compile(flex_attention, dynamic=False), mask
+BASELINES = {name: partial(sdpa, backend=backend) for name, backend in BACKENDS.items()}
+BASELINES[EAGER] = eager
 
 
 def _tensor(torch, array):

@@ -465,7 +465,7 @@ IMPORT_NAMES = {
     "ml-dtypes": {"ml_dtypes"},
 }
 # Libraries that a module uses where they happen to be there, inside a function that says so.
-OPTIONAL = {"torch", "triton", "numba", "numba_cuda", "nbgrader", "distributed"}
+OPTIONAL = {"torch", "triton", "numba", "numba_cuda", "nbgrader", "distributed", "filelock"}
 # Those of the extra `site`.
 OF_THE_SITE = {name for name, places in CONFINED.items() if places == ("attn_devtools.site",)}
 

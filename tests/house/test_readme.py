@@ -12,6 +12,7 @@ from record_harness import NOT_TIMED, stamped, timing
 import attn_course
 from attn_course.cli.main import all_commands, name_of
 from attn_course.ladder.steps import LADDER
+from attn_devtools.bench.peers import ATTENTION as ATTENTION_PEERS
 from attn_devtools.book import ATTENTION, LAYERS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +84,28 @@ def test_the_methods_are_ranked_against_the_best_peer(monkeypatch, tmp_path):
     lines = [line for line in readme_tables.methods().splitlines() if line.startswith("| `")]
     assert lines[0] == "| `naive` | 400.0 | 2.00 | 25 | 1.0e-06 |"
     assert lines[-1].startswith("| `auto` | 50.0 | 2.00 | 200 |")
+
+
+def test_the_headline_names_the_peers_of_each_record(monkeypatch, tmp_path):
+    monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
+
+    def write(suite, best, value, *names):
+        row = {"timings": dict.fromkeys(names), "best_peer": best, "ratio_peer": {"value": value}}
+        fields = {"suite": suite, "about": "all", "torch": "2.9", "rows": [row]}
+        path = tmp_path / f"bench_{suite}.json"
+        path.write_text(json.dumps(stamped(f"bench_{suite}", **fields)))
+
+    write("old", "torch_eager", 2.0, "auto", "torch_eager", "torch_math")
+    write("new", "torch_flex", 0.9, *ATTENTION_PEERS)
+    kept = "eager PyTorch and SDPA's backends"
+    assert readme_tables.best_peers(["old"]) == (
+        f"2.00 to 2.00 times as fast, at 1 shapes, as the best of {kept} "
+        "(not timed: torch.compile and compiled flex_attention). The best is `eager` at 1"
+    )
+    both = readme_tables.best_peers(["old", "new"])
+    assert f"best in `old`, of {kept} (not timed: torch.compile" in both
+    assert "; in `new`, of eager PyTorch, SDPA's backends, torch.compile and compiled" in both
+    assert both.endswith("`eager` at 1 and `flex` at 1; the 1 rows that lose stay")
 
 
 def test_a_changed_kernel_makes_the_results_stale(tmp_path, monkeypatch):

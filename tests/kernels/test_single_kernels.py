@@ -22,6 +22,7 @@ from attn_course.ladder.methods import (
     AUTO,
     METHODS,
     attention,
+    dtypes_of,
     problem_of,
     steps_of,
     supports,
@@ -49,7 +50,7 @@ MARGIN = 36  # floats before and after an output; a multiple of 4, so that float
 SINGLE = [
     method
     for method in METHODS
-    if supports(method, "causal") and method not in MATRIX_TILES and not steps_of(method)[0].maps
+    if supports(method, "causal") and method not in MATRIX_TILES and "float32" in dtypes_of(method)
 ]
 EXPERIMENT_NAMES = [row.entry for row in EXPERIMENTS]
 GPUS = [

@@ -39,6 +39,9 @@ class Tensor(np.ndarray):
     def float(self):
         return self.astype(np.float32).view(Tensor)
 
+    def repeat_interleave(self, count, axis):
+        return np.repeat(self, count, axis)
+
     def view(self, kind):
         """As PyTorch: of another dtype; as NumPy: of another type."""
         return np.asarray(self).view(kind).view(Tensor) if kind is BFLOAT16 else super().view(kind)
@@ -181,6 +184,46 @@ def test_bfloat16_goes_to_pytorch_and_back(torch, inputs):
 def test_eager_applies_the_causal_mask(torch, inputs):
     out = Baseline("torch_eager", *inputs, causal=True).call()
     np.testing.assert_allclose(out, reference.attention(*inputs, causal=True), rtol=1e-5)
+
+
+def test_eager_repeats_grouped_heads_and_may_round_in_16_bits(torch, inputs):
+    q, kv = np.concatenate([inputs[0]] * 4, 1), inputs[1:]
+    out = Baseline("torch_eager", q, *kv).call()
+    repeated = [one.repeat(4, 1) for one in kv]
+    np.testing.assert_allclose(out, reference.attention(q, *repeated), rtol=1e-5)
+    halves = [array.astype(BFLOAT16) for array in inputs]
+    assert Baseline("torch_eager", *halves).relative == 4 * Baseline("torch_math", *halves).relative
+
+
+def test_a_call_is_compiled_as_one_graph_for_fixed_shapes(torch, inputs):
+    asked = []
+
+    def compile(call, **how):
+        asked.append(how)
+        return lambda: call() * 2
+
+    torch.compile = compile
+    plain = Baseline("torch_eager", *inputs).call()
+    assert asked == []
+    out = Baseline(candidates.sdpa, *inputs, mode="default").call()
+    assert asked == [{"mode": "default", "fullgraph": True, "dynamic": False}]
+    np.testing.assert_allclose(out, 2 * plain, rtol=1e-5)
+    assert "attend None" in LOG  # PyTorch chooses the backend
+
+
+def test_whatever_a_compiler_raises_is_a_refusal(torch, inputs):
+    class OutOfResources(Exception):
+        pass
+
+    def compile(call, **how):
+        def fails():
+            raise OutOfResources("shared memory, Required: 278528, Hardware limit: 232448")
+
+        return fails
+
+    torch.compile = compile
+    with pytest.raises(BaselineRefuses, match="shared memory, Required: 278528"):
+        Baseline("torch_eager", *inputs, mode="default").try_call()
 
 
 def test_a_refusal_is_its_own_error(torch, inputs):

@@ -21,16 +21,17 @@ from attn_course.measure.benchmarks import (
     shape_label,
     time_parts,
 )
-from attn_course.measure.candidates import BACKENDS, BASELINES, Baseline, Kernels, Part, ours
+from attn_course.measure.candidates import BACKENDS, Kernels, Part, ours
 from attn_course.measure.roofline import attention_work, tflops
 from attn_course.measure.timing import Contest
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 
+from .peers import ATTENTION, attention_peer
 from .suite import Suite, fastest
 
 END_ROWS, BETWEEN_ROWS = 8, 48  # queries of a long problem that are checked
-TOO_SLOW = 20.0  # a method slower than this many times the best baseline is checked and not timed
+TOO_SLOW = 20.0  # a method slower than this many times the best peer is checked and not timed
 AUTO_MARGIN = 1.1  # auto may take this many times the best of our methods
 
 # Candidates beyond the methods of attention(): the two pipelines of a well-known report whose
@@ -71,8 +72,8 @@ class SuiteRow:
 class AttentionSuite(Suite):
     """Problems of attention().
 
-    all_methods: time methods that are far slower than the baselines as well. dtype: of the inputs.
-    names: the candidates, None: every method, auto and every baseline. sampled: a sample of the
+    all_methods: time methods that are far slower than the peers as well. dtype: of the inputs.
+    names: the methods, None: every one and auto. Every peer takes part. sampled: a sample of the
     queries is checked against float64, not all. row_seconds: of samples.
     """
 
@@ -84,16 +85,15 @@ class AttentionSuite(Suite):
     row_seconds: float = ROW_SECONDS
 
     def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
-        """Return the names to run: those chosen, else all; baselines only where PyTorch is.
+        """Return the names to run: those chosen, else all; peers only where PyTorch is.
 
         Raises:
             ValueError: an unknown name; lists those there are.
         """
         if chosen is None:
-            names = self.names or (*self._able(), AUTO, *BASELINES)
-            torch = candidates.available()
-            return tuple(name for name in names if torch or name not in BASELINES)
-        known = (*METHODS, AUTO, *BASELINES)
+            names = self.names or (*self._able(), AUTO)
+            return (*names, *ATTENTION) if candidates.available() else tuple(names)
+        known = (*METHODS, AUTO, *ATTENTION)
         for name in (chosen := tuple(dict.fromkeys(chosen))):
             if name not in known:
                 near = did_you_mean(name, known)
@@ -103,6 +103,10 @@ class AttentionSuite(Suite):
     def _able(self) -> list[str]:
         """The methods that take inputs of the dtype."""
         return [name for name in METHODS if self.dtype in dtypes_of(name)]
+
+    def peers(self, row: SuiteRow, names: Sequence[str]) -> list[str]:
+        """Return the peers of a row that are among the names to run."""
+        return [name for name in names if name in ATTENTION]
 
     def files(self, names: Sequence[str]) -> list[str]:
         """Return the files that these candidates, and the pipelines of the rows, are made of."""
@@ -115,7 +119,7 @@ class AttentionSuite(Suite):
     def benchmark(self, row: SuiteRow, names: Sequence[str]) -> dict:
         """Return the arguments of run_benchmark() for a row."""
         makers: dict[str, Callable] = {
-            name: partial(Baseline if name in BASELINES else ours, name, causal=row.causal)
+            name: partial(attention_peer if name in ATTENTION else ours, name, causal=row.causal)
             for name in names
         }
         if row.pipelines:
@@ -132,7 +136,7 @@ class AttentionSuite(Suite):
         }
 
     def standing(self, row: SuiteRow, result: BenchmarkResult) -> dict:
-        """Return the rates of all, and auto against the best of ours and of the baselines."""
+        """Return the rates of all, and auto against the best of ours and of the peers."""
         b, h, n, d = row.shape
         extents = (b * h, n, row.keys or n, d, h, row.kv_heads or h, row.causal)
         problem = Problem(*extents, dtype=self.dtype)
@@ -168,7 +172,7 @@ class AttentionSuite(Suite):
 
 
 _LARGE_D = ((1, 4, 64, 512), (1, 4, 64, 2048), (1, 4, 64, 4096), (1, 1, 16, 8192))
-_FAST_BF16 = ("flash_mma", "flash_wgmma", AUTO, "torch_flash", "torch_cudnn", "torch_flex")
+_FAST_BF16 = ("flash_mma", "flash_wgmma", AUTO)
 ATTENTION_SUITES = {
     suite.name: suite
     for suite in (
@@ -263,11 +267,11 @@ def sampled_queries(out):
 
 
 def leave_out_slow(found: Entrants, kept: Collection[str] = ()) -> None:
-    """Move methods far slower than the best baseline to `skipped`.
+    """Move methods far slower than the best peer to `skipped`.
 
-    Without baselines, the best of ours is the measure. kept: methods that stay.
+    Without peers, the best of ours is the measure. kept: methods that stay.
     """
-    rivals = [t for name, t in found.call_us.items() if name in BASELINES]
+    rivals = [t for name, t in found.call_us.items() if name in ATTENTION]
     best = min(rivals or found.call_us.values(), default=0.0)
     for name, call_us in list(found.call_us.items()):
         if name in METHODS and name not in kept and call_us > TOO_SLOW * best:
@@ -283,9 +287,9 @@ def _kernel_times(one: Kernels, turns: int) -> list[dict]:
 def auto_standing(measured: Contest, problem: Problem) -> dict:
     """auto against PyTorch (with intervals) and against the best of our own methods.
 
-    best_peer is the fastest of all baselines, best_backend that of scaled_dot_product_attention.
+    best_peer is the fastest of all peers, best_backend that of scaled_dot_product_attention.
     """
-    groups = {"best_peer": BASELINES, "best_backend": BACKENDS, "best_method": METHODS}
+    groups = {"best_peer": ATTENTION, "best_backend": BACKENDS, "best_method": METHODS}
     found: dict = {key: fastest(measured, names) for key, names in groups.items()}
     if AUTO not in measured.timings:
         return found

@@ -24,6 +24,8 @@ from attn_course.measure.roofline import attention_work
 
 from . import LAYER_SUITES, SUITES, Suite, problems, simulator_speed
 from .attention import AUTO_MARGIN
+from .compile_first import compile_first
+from .peers import ATTENTION, kinds_of
 
 SIMULATOR = "simulator"
 ALL = "all"
@@ -79,7 +81,7 @@ def add(parsers) -> None:
         "--methods",
         nargs="+",
         metavar="METHOD",
-        help=f"of: {', '.join((*METHODS, AUTO, *candidates.BASELINES))} (default: all)",
+        help=f"of: {', '.join((*METHODS, AUTO, *ATTENTION))} (default: all)",
     )
     add_records(parser, "there is a GPU")
 
@@ -144,6 +146,7 @@ def results_of(suite: Suite, arguments) -> tuple[list[dict], str, list[str]]:
         )
     record = suite.run(
         arguments.methods,
+        refused=compile_first(suite, arguments.methods),
         iterations=arguments.iterations or ITERATIONS,
         warmup=arguments.warmup,
         progress=partial(tqdm, unit="row", disable=None, leave=False),
@@ -162,10 +165,10 @@ def report(record: dict) -> str:
 
 
 def attention_tables(record: dict) -> list[str]:
-    """auto against its best baseline, all times and rates, and pipelines kernel by kernel."""
+    """auto against its best peer, all times and rates, and pipelines kernel by kernel."""
     tables = [
-        "auto against the best backend of scaled_dot_product_attention and the best of all peers; "
-        "medians of graph replays in turns, us a call\n"
+        "auto against the best backend of scaled_dot_product_attention and the best of all peers: "
+        f"{kinds_of(record)}; medians of graph replays in turns, us a call\n"
         + standing_table(record)
         + "\n"
         + STANDING_LEGEND,
@@ -180,7 +183,7 @@ def attention_tables(record: dict) -> list[str]:
 
 
 def layer_tables(record: dict) -> list[str]:
-    """All times, rates and errors, ours against the best baseline."""
+    """All times, rates and errors, ours against the best peer."""
     rows = [
         [
             row["label"],
@@ -194,7 +197,8 @@ def layer_tables(record: dict) -> list[str]:
         for row in record["rows"]
         for name, one in row["timings"].items()
     ]
-    return [table(LAYER_HEADS, rows, right=range(2, 8)) + "\n" + LAYERS_LEGEND]
+    legend = f"{LAYERS_LEGEND}; peers: {kinds_of(record)}"
+    return [table(LAYER_HEADS, rows, right=range(2, 8)) + "\n" + legend]
 
 
 def time_cells(one: dict) -> list[str]:
@@ -242,7 +246,7 @@ def standing_table(record: dict) -> str:
 
 
 def rival_cells(row: dict, key: str) -> list[str]:
-    """Name, time, ratio and interval of the best backend or baseline; '-' where there is none."""
+    """Name, time, ratio and interval of the best backend or peer; '-' where there is none."""
     best, ratio = row[f"best_{key}"], row.get(f"ratio_{key}")
     if not best or not ratio:
         return ["-"] * 4

@@ -4,10 +4,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import BenchmarkResult, run_benchmark
+from attn_course.measure.candidates import BaselineRefuses
 from attn_course.measure.timing import ClockWatch, Contest, require_gpu
+
+from .peers import forget_compiled
+
+Refusals = dict[tuple[str, str], str]  # label of a row, peer -> why it is not timed
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,10 @@ class Suite(ABC):
     @abstractmethod
     def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
         """Return the names to run: those chosen, else all. ValueError: a name that is none."""
+
+    @abstractmethod
+    def peers(self, row, names: Sequence[str]) -> list[str]:
+        """Return the peers of a row that are among the names to run."""
 
     @abstractmethod
     def files(self, names: Sequence[str]) -> list[str]:
@@ -38,9 +48,17 @@ class Suite(ABC):
         """Return the fields of the record that this kind of suite has alone."""
         return {}
 
-    def run_row(self, row, names: Sequence[str], **how) -> dict:
-        """Check and time one row; return its record. how: as of run_benchmark()."""
-        result = run_benchmark(**self.benchmark(row, names), **how)
+    def run_row(self, row, names: Sequence[str], refused: Refusals | None = None, **how) -> dict:
+        """Check and time one row; return its record.
+
+        refused: peers that are known not to compile.  how: as of run_benchmark().
+        """
+        forget_compiled()
+        given = self.benchmark(row, names)
+        for (label, name), reason in (refused or {}).items():
+            if label == row.label:
+                given["makers"][name] = partial(_refuse, reason)
+        result = run_benchmark(**given, **how)
         fields = {
             "label": row.label,
             "shape": row.shape,
@@ -59,12 +77,13 @@ class Suite(ABC):
         iterations: int = 60,
         warmup: int = 10,
         quick: bool = False,
+        refused: Refusals | None = None,
         progress: Callable[[Iterable], Iterable] = iter,
     ) -> dict:
         """Run the suite and return its record (see :mod:`attn_course.measure.records`).
 
-        chosen: names of candidates; None: all.  quick: the first row alone.  progress: wraps the
-        rows, as tqdm does.
+        chosen: names of candidates; None: all.  quick: the first row alone.  refused: peers
+        that are known not to compile.  progress: wraps the rows, as tqdm does.
 
         Raises:
             ValueError: no such candidate. TimingError: no GPU.
@@ -73,7 +92,7 @@ class Suite(ABC):
         names, start = self.candidates(chosen), time.perf_counter()
         with ClockWatch() as watch:
             rows = [
-                self.run_row(row, names, iterations=iterations, warmup=warmup)
+                self.run_row(row, names, refused, iterations=iterations, warmup=warmup)
                 for row in progress(self.rows[:1] if quick else self.rows)
             ]
         return records.new_record(
@@ -89,6 +108,10 @@ class Suite(ABC):
             rows=rows,
             **self.rules(),
         )
+
+
+def _refuse(reason: str, *_inputs) -> None:
+    raise BaselineRefuses(reason)
 
 
 def fastest(measured: Contest, names: Iterable[str]) -> str | None:

@@ -19,7 +19,7 @@ def encoder_layer(weights: Mapping[str, np.ndarray], heads: int):
     torch = torch_module()
     width, hidden = weights["w_1"].shape
     layer = torch.nn.TransformerEncoderLayer(
-        width, heads, hidden, activation="gelu", batch_first=True, norm_first=True
+        width, heads, hidden, 0.0, "gelu", batch_first=True, norm_first=True
     )
     with torch.no_grad():
         for key, array in torch_state(weights).items():

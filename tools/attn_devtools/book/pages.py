@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from attn_course.measure import records
+from attn_devtools.bench.peers import kinds_of
 
 ATTENTION = ("seeds_fp32", "long_fp32", "long_bf16", "hopper_bf16")
 LAYERS = ("layernorm", "gelu", "mlp", "block")
@@ -24,7 +25,7 @@ COUNTED = {  # by the records of layers
     "block": "operations: of the products with weights; those of attention itself (q k^T and p v), "
     "softmax, layer norm and GELU are not counted, though their time is",
 }
-BEST_BASELINE = "best of PyTorch"
+BEST_BASELINE = "best peer"
 BATCHES = ((1, 1, 128, 64), (4, 1, 128, 64), (8, 1, 128, 64))  # (B, H, L, D) of growth with B
 LENGTHS = ((4, 1, 128, 64), (4, 1, 256, 64), (4, 1, 512, 64))  # and with L
 
@@ -122,7 +123,7 @@ def page_of(record: dict) -> Page:
     baselines = {name for name in names if name.startswith("torch")}
     labels = tuple(row["label"] for row in rows)
     work = zip(*map(_work, rows), strict=True)
-    source = f"{records.caption(record)}, PyTorch {record['torch']}"
+    source = f"{records.caption(record)}, PyTorch {record['torch']}; peers: {kinds_of(record)}"
     about = record["about"]
     counted = COUNTED.get(record["suite"], "")
     return Page(record["suite"], about, source, labels, times, *work, frozenset(baselines), counted)

@@ -27,6 +27,7 @@ from attn_course.measure.records import (
 from attn_devtools.bench import SUITES, problems, simulator_speed
 from attn_devtools.bench.command import REPEATS
 from attn_devtools.bench.command import report as suite_report
+from attn_devtools.bench.compile_first import compile_first
 
 from . import schema
 
@@ -136,6 +137,12 @@ def add(parsers) -> None:
         f"(default {SECONDS})",
     )
     parser.add_argument(
+        "--compile-only",
+        action="store_true",
+        help="of suites: compile PyTorch's peers into the cache on disk, in several processes, and "
+        "take no record; a record does so first as well",
+    )
+    parser.add_argument(
         "--fit",
         action="store_true",
         help="with tiles: fit the model's prices to the newest record and print them; no GPU",
@@ -157,6 +164,8 @@ def execute(arguments) -> int:
         if names != ["tiles"]:
             raise InputError("--fit is for tiles alone: attn-course record tiles --fit")
         return fit(out)
+    if arguments.compile_only:
+        return compile_only(names, arguments.quick)
     require_writable(out)
     if len(names) > 1:
         return take_several(names, out, arguments.quick, arguments.seconds)
@@ -198,7 +207,23 @@ def take_suite(name: str, quick: bool) -> dict:
     if not candidates.available():
         print("no PyTorch with CUDA here: the record has no peers", file=sys.stderr)
     turns = {"iterations": 5, "warmup": 1} if quick else {}
-    return SUITES[name].run(quick=quick, **turns)
+    suite = SUITES[name]
+    return suite.run(quick=quick, refused=compile_first(suite, quick=quick), **turns)
+
+
+def compile_only(names: Sequence[str], quick: bool) -> int:
+    """Compile the peers of suites; print what does not compile. Returns 0.
+
+    Raises:
+        InputError: a record that is no suite's.  BaselinesMissing: no PyTorch with a GPU.
+    """
+    if others := [name for name in names if name not in SUITES]:
+        raise InputError(f"--compile-only is for suites: {others[0]} is none")
+    candidates.torch_module()
+    for name in names:
+        for (row, peer), reason in compile_first(SUITES[name], quick=quick).items():
+            print(f"{name}: {row}: {peer}: {reason}")
+    return 0
 
 
 def fit(out: Path) -> int:

@@ -388,6 +388,7 @@ SCHEMAS: dict[str, type] = {
     "bench_long_fp32": SuiteRecord,
     "bench_long_bf16": SuiteRecord,
     "bench_hopper_bf16": SuiteRecord,
+    "bench_decode": SuiteRecord,
     "bench_ladder": SuiteRecord,
     "bench_layernorm": LayersRecord,
     "bench_gelu": LayersRecord,

@@ -1,0 +1,140 @@
+"""Peers are compiled in processes of their own: with work that needs neither PyTorch nor a GPU."""
+
+import sys
+import time
+import types
+
+import pytest
+from compiling_work import fails, locks, remember
+
+from attn_course.cli import main
+from attn_course.measure import candidates
+from attn_devtools.bench import SUITES, compile_first, peers
+
+MLP = SUITES["mlp"]
+LABELS = [row.label for row in MLP.rows]
+
+
+@pytest.fixture
+def with_torch(monkeypatch):
+    monkeypatch.setattr(candidates, "available", lambda: True)
+
+
+def test_the_jobs_are_the_compiled_peers_of_every_row(with_torch):
+    compiled = [name for name, peer in peers.LAYER.items() if peer.mode]
+    assert compile_first.jobs_of(MLP) == [(MLP, row, name) for row in (0, 1) for name in compiled]
+    assert compile_first.jobs_of(MLP, quick=True) == [(MLP, 0, name) for name in compiled]
+    small = compile_first.jobs_of(SUITES["ladder"], ["auto", "torch_math", "torch_flex"])
+    assert [job[1:] for job in small] == [(0, "torch_flex"), (1, "torch_flex")]
+
+
+@pytest.mark.system
+def test_a_peer_that_hangs_fails_or_ends_its_process_is_refused_alone(with_torch):
+    jobs = [(MLP, row, name) for row in (0, 1) for name in ("torch_compile", "torch_autotune")]
+    started = time.monotonic()
+    refused = compile_first.compile_all(jobs, 1, 15.0, fails)
+    assert refused == {
+        (LABELS[0], "torch_compile"): "the process that compiled it ended",
+        (LABELS[0], "torch_autotune"): "not compiled within 15 s",
+        (LABELS[1], "torch_autotune"): "mlp: no kernel",
+    }
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.system
+def test_each_process_is_prepared_with_one_lock():
+    jobs = [(MLP, row, "torch_compile") for row in (0, 1)]
+    found = compile_first.compile_all(jobs, 2, 60.0, locks, remember)
+    assert set(found.values()) == {"['gpu.lock']"}
+
+
+def test_without_pytorch_nothing_is_compiled(monkeypatch):
+    monkeypatch.setattr(candidates, "available", lambda: False)
+    assert compile_first.compile_first(MLP) == {}
+
+
+def test_what_was_refused_is_told(with_torch, monkeypatch, capsys):
+    asked = []
+
+    def compile_all(jobs, processes):
+        asked.append((len(jobs), processes))
+        return {(LABELS[0], "torch_compile"): "no kernel"}
+
+    monkeypatch.setattr(compile_first, "compile_all", compile_all)
+    monkeypatch.setattr(compile_first, "processes_for", lambda jobs: 3)
+    assert compile_first.compile_first(MLP) == {(LABELS[0], "torch_compile"): "no kernel"}
+    assert asked == [(4, 3)] and "3 of 4 peers of mlp compiled in 0 s" in capsys.readouterr().err
+
+
+def test_without_inductors_benchmarker_one_process_compiles(monkeypatch):
+    monkeypatch.setattr(compile_first.os, "cpu_count", lambda: 12)
+    monkeypatch.setitem(sys.modules, compile_first._BENCHMARKING, None)
+    assert compile_first.processes_for(99) == 1
+    monkeypatch.setitem(sys.modules, compile_first._BENCHMARKING, types.ModuleType("found"))
+    assert compile_first.processes_for(99) == 6 and compile_first.processes_for(2) == 2
+
+
+def test_inductor_benchmarks_while_it_holds_the_lock(monkeypatch):
+    held = []
+
+    class FileLock:
+        def __init__(self, path):
+            self.path = path
+
+        def __enter__(self):
+            held.append(self.path)
+
+        def __exit__(self, *_):
+            held.append("free")
+
+    class Benchmarker:
+        def benchmark_gpu(self, function, times=1):
+            return function(times)
+
+    found = types.ModuleType("benchmarking")
+    found.benchmarker = Benchmarker()
+    monkeypatch.setitem(sys.modules, compile_first._BENCHMARKING, found)
+    monkeypatch.setitem(sys.modules, "filelock", types.SimpleNamespace(FileLock=FileLock))
+    compile_first.time_in_turns("gpu.lock")
+    assert found.benchmarker.benchmark_gpu(lambda times: [times, *held], times=3) == [3, "gpu.lock"]
+    assert held == ["gpu.lock", "free"]
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """Peers made on a GPU with plenty of memory; the messages of those that fail are settable."""
+    state = types.SimpleNamespace(refused={}, freed=[])
+    pool = types.SimpleNamespace(free_all_blocks=lambda: state.freed.append("cupy"))
+    xp = types.SimpleNamespace(asarray=lambda array: array, get_default_memory_pool=lambda: pool)
+    cuda = types.SimpleNamespace(empty_cache=lambda: state.freed.append("torch"))
+    monkeypatch.setattr(compile_first, "array_module", lambda backend: xp)
+    monkeypatch.setattr(compile_first, "forget_compiled", lambda: None)
+    monkeypatch.setattr(compile_first, "torch_module", lambda: types.SimpleNamespace(cuda=cuda))
+
+    def gather(makers, inputs):
+        (name,) = makers
+        return types.SimpleNamespace(refused=dict(state.refused))
+
+    monkeypatch.setattr(compile_first, "gather", gather)
+    return state
+
+
+def test_short_of_memory_is_tried_again_by_the_process_that_times(on_a_gpu):
+    how = ("seeds_fp32", 0, "torch_flex")
+    assert compile_first.compile_peer(*how) == "" and on_a_gpu.freed == ["torch", "cupy"]
+    on_a_gpu.refused["torch_flex"] = "No valid triton configs"
+    assert compile_first.compile_peer(*how) == "No valid triton configs"
+    on_a_gpu.refused["torch_flex"] = "CUDA out of memory. Tried to allocate 2 GiB"
+    assert compile_first.compile_peer(*how) == ""
+
+
+def test_compile_only_compiles_suites_alone(monkeypatch, capsys):
+    monkeypatch.setattr(candidates, "torch_module", lambda: None)
+    monkeypatch.setattr(
+        "attn_devtools.record.command.compile_first",
+        lambda suite, quick: {(LABELS[0], "torch_compile"): "no kernel"},
+    )
+    assert main.main(["record", "mlp", "--compile-only"]) == 0
+    assert f"mlp: {LABELS[0]}: torch_compile: no kernel" in capsys.readouterr().out
+    assert main.main(["record", "tiles", "--compile-only"]) == 2
+    assert "tiles is none" in capsys.readouterr().err
