@@ -20,6 +20,7 @@ from kernelscope.ptx.syntax import Function, Instruction
 
 from .errors import InputTypeError
 
+BULK_SIZE = "a bulk copy takes a multiple of 16"  # as a fault's message says it
 GRID_BARRIER = "a barrier of the grid"  # as a fault's message says it
 CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
 _MOST_SHARED = 1 << 20  # bytes: no device gives a block as much

@@ -236,7 +236,7 @@ def test_a_ring_of_waits_names_all_of_them(build):
     assert "waits for 32 of 32 arrivals" in text
     lines = [number for number, line in enumerate(CODE.splitlines(), 1) if "wait(&full, 0)" in line]
     assert all(f"at kernel.cu:{lines[-1] + more} `wait(" in text for more in (0, 3))
-    assert text.count(" (in kernel.cu:") == 3  # of the first line, and of both waits
+    assert text.count(" (in kernel.cu:") == 2  # of both waits
     assert "(barrier 3 for 96 threads; first: block (0, 0, 0), thread (33, 0, 0))" in text
 
 

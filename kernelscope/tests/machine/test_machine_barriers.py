@@ -134,6 +134,10 @@ __global__ void ragged(int* out) {               // a count is of whole warps, f
     else if (t >= 64) asm volatile("bar.sync 3, 64;" ::: "memory");
     if (t >= 64) out[t] += x[t - 64];
 }
+__global__ void two_numbers(int* out) {          // one line, two barriers, and nobody arrives
+    asm volatile("bar.sync %0, 128;" :: "r"(1 + (int)threadIdx.x / 64) : "memory");
+    out[threadIdx.x] = 1;
+}
 __global__ void two_producers(int* out) {        // two warps arrive one after the other
     __shared__ int x[64];
     int t = threadIdx.x;
@@ -311,6 +315,17 @@ def test_a_barrier_that_not_all_reach_hangs(build):
     message = str(caught.value)
     assert f"kernel.cu:{line_of('only some arrive')}" in message and "40 threads" in message
     assert f"kernel.cu:{line_of('bar.sync 7')}" in message and "24 threads" in message
+
+
+def test_waits_of_one_line_are_told_by_barrier(build):
+    with pytest.raises(Hang) as caught:
+        run(CODE, "two_numbers", 1, 128, zeros(128), build=build)
+    for number in (1, 2):
+        assert f"(barrier {number} for 128 threads; first" in str(caught.value)
+    assert (
+        str(caught.value).count(": 64 threads wait") + str(caught.value).count("; 64 threads") == 2
+    )
+    assert "count both for each number" in str(caught.value)
 
 
 def test_an_observer_that_goes_on_hears_of_it(build):

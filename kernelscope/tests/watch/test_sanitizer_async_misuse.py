@@ -30,7 +30,7 @@ MISUSES = {
     ),
     "waited for without a commit": (
         "READY; multiply(c, m, m, 0); DONE(0); out[t] = c[0] + 1; COMMIT; DONE(0);",
-        "race", "error", "uses sums", "committed",
+        "race", "error", "uses sums", "close the group",
     ),
     "sums overwritten": (
         "READY; multiply(c, m, m, 0); COMMIT; c[2] = 1; DONE(0); out[t] = c[2];",

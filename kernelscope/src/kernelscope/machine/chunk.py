@@ -191,8 +191,9 @@ class Chunk:
         places = np.sort(np.concatenate(groups))
         blocks = self.cluster.together_with(int(lanes.block_of_place[places[0]]))
         places = places[np.isin(lanes.block_of_place[places], blocks)]
-        parts = [scheduler.describe_spinning(), *self.mbarriers.describe(places)]
-        if self.barriers.waiting and len(parts) == 1 and not self.registers.waiting:
+        asked = self.mbarriers.describe(places)
+        parts = [scheduler.describe_spinning(asked), *asked]
+        if self.barriers.waiting and not asked and not self.registers.waiting:
             parts.append(self.barriers.describe_deadlock())
         else:
             parts += [*self.barriers.describe(blocks), *self.registers.describe(blocks)]

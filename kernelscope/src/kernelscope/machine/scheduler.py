@@ -7,6 +7,7 @@ thread writes to memory. And groups that look at memory again and again, with at
 loads, give the others a turn.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 
@@ -179,12 +180,17 @@ class Scheduler:
         """The block in which lanes spin."""
         return self.spin_block or self.blocks[self.spinning[0][0]]
 
-    def describe_spinning(self) -> str:
+    def describe_spinning(self, asked: Sequence[str] = ()) -> str:
+        """Who repeats which loop. asked: who waits where at mbarriers; that place is told there."""
         places, block = self.spinning[0][1], self.spinning_at()
         lanes = self.lanes.at(places)
         count = sum(self.lanes.count if p is None else p.size for _, p, _ in self.spinning)
         who = "repeats" if count == 1 else f"and {count - 1} others repeat"
         where = block.instance.where_called(placed_in(block))
+        if any(where in one for one in asked):
+            return (
+                f"{self.name} hangs at mbarriers, and no thread that still runs will arrive there"
+            )
         return (
             f"{self.name} hangs at {where}: {self.lanes.thread_text(lanes)} "
             f"{who} a loop, and no thread that still runs will write what "

@@ -159,7 +159,9 @@ class Decoder(WarpGroupLines):
     def need(self, least: int) -> None:
         """Refuse an instruction that an older architecture than the module's does not have."""
         if self.target() < least:
-            raise UnsupportedInstruction(f"sm_{least} and newer have it")
+            raise UnsupportedInstruction(
+                f"sm_{least} and newer have it: compile with the option -arch=sm_{least}"
+            )
 
     def is_masked(self, instruction: Instruction) -> bool:
         """Whether the last operand is a member mask. Without .sync, the lanes that run together

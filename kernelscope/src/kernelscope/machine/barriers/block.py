@@ -294,6 +294,14 @@ class Barriers:
         """Who waits where, in the first block (or cluster of blocks) that does not get on."""
         first = self.lanes.block_of_place[self.waiting[0].places[0]]
         parts = self.describe(self.cluster.together_with(first))
+        counted = any(w.expected is not None for w in self.waiting)
+        if counted and len(parts) > 1:
+            return (
+                f"{self.lanes.kernel.name} hangs at barriers that never complete: "
+                + "; ".join(parts)
+                + ". A barrier with a count opens when so many threads wait or have arrived there: "
+                "count both for each number, from the first wait on"
+            )
         return (
             f"{self.lanes.kernel.name} hangs at a barrier that never completes: "
             + "; ".join(parts)
@@ -305,20 +313,23 @@ class Barriers:
         """Who waits at a barrier in these blocks of the chunk."""
         lanes, parts = self.lanes, []
         for w in self.waiting:
-            mine = w.places[np.isin(lanes.block_of_place[w.places], blocks)]
-            if not mine.size:
-                continue
-            number = int(w.number[np.isin(w.places, mine)][0])
-            thread = lanes.thread_text(lanes.at(mine[:1]))
-            where = w.instance.where_called(w.instruction)
-            name = "the cluster's" if number == CLUSTER_BARRIER else f"barrier {number}"
-            count = f" for {w.expected} threads" if w.expected is not None else ""
-            arrived = self.arrived.get((int(lanes.block_of_place[mine[0]]), number), 0)
-            count += f", {arrived} more have arrived" if arrived else ""
-            count += ", for the other threads of their warp" if w.arrives else ""
-            waits = "threads wait" if mine.size > 1 else "thread waits"
-            parts.append(f"{mine.size} {waits} at {where} ({name}{count}; first: {thread})")
+            here = np.isin(lanes.block_of_place[w.places], blocks)
+            for number in np.unique(w.number[here]).tolist():
+                parts.append(self.describe_group(w, w.places[here & (w.number == number)], number))
         return parts
+
+    def describe_group(self, w: Waiting, mine: np.ndarray, number: int) -> str:
+        """These places of one group that waits, at one barrier."""
+        lanes = self.lanes
+        thread = lanes.thread_text(lanes.at(mine[:1]))
+        where = w.instance.where_called(w.instruction)
+        name = "the cluster's" if number == CLUSTER_BARRIER else f"barrier {number}"
+        count = f" for {w.expected} threads" if w.expected is not None else ""
+        arrived = self.arrived.get((int(lanes.block_of_place[mine[0]]), number), 0)
+        count += f", {arrived} more have arrived" if arrived else ""
+        count += ", for the other threads of their warp" if w.arrives else ""
+        waits = "threads wait" if mine.size > 1 else "thread waits"
+        return f"{mine.size} {waits} at {where} ({name}{count}; first: {thread})"
 
 
 def is_plain(instruction: Instruction) -> bool:

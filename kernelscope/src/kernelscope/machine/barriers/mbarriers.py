@@ -153,16 +153,15 @@ class Mbarriers:
         """Report a misuse; raise where no observer goes on. lanes: their ids, None: the running."""
         lanes = self.lanes.R[LANE] if lanes is None else lanes
         instance = self.reports.block.instance
-        message = (
-            f"{self.lanes.kernel.name} at {instance.where(ins)}: "
-            f"{self.lanes.thread_text(lanes)} {what}"
-        )
+        memory = kind in ("out-of-bounds", "misaligned")
+        where = instance.where(ins) if memory else instance.where_called(ins)
+        message = f"{self.lanes.kernel.name} at {where}: {self.lanes.thread_text(lanes)} {what}"
         event = self.reports.fault(kind, message, instance, ins, lanes)
         if event is None:
             return
-        if kind in ("out-of-bounds", "misaligned"):
+        if memory:
             raise MemoryFault(message, kind, threads=event.threads, line=event.line)
-        raise SimulatorError(message, event.line)
+        raise SimulatorError(message, instance.kernel_line(ins) or event.line)
 
     def note(self, chosen: np.ndarray, parity: np.ndarray, passed=None) -> None:
         if self.reports.observers:
@@ -238,12 +237,24 @@ class Mbarriers:
             outside[lane] = bad
             words[places[more][~bad]] = after[~bad]
         if outside.any():
-            text = (
-                "arrives at an mbarrier whose phase expects no more arrivals, or exceeds its "
-                f"count of bytes ({MOST}). Does the count it was initialised with fit the threads?"
-            )
+            first = int(np.argmax(outside))
+            text = self.describe_excess(int(index[first]), int(arrivals[first]))
             self.complain("divergent-barrier", text, ins, lanes[outside])
         return before
+
+    def describe_excess(self, index: int, arrivals: int) -> str:
+        """Why a word of shared memory takes no more arrivals, or no more bytes."""
+        pending, *_ = unpack_state(self.words[index])
+        if int(pending) >= arrivals:
+            return (
+                f"exceeds the count of bytes ({MOST}) of an mbarrier: {self.describe_phase(index)}"
+            )
+        return (
+            "arrives at an mbarrier whose phase expects no more arrivals: "
+            f"{self.describe_phase(index)}. An arrival for the next phase comes too early: wait "
+            "until the phase before has ended. If this phase needs it, initialise the mbarrier "
+            "for more arrivals"
+        )
 
     # -- waiting --------------------------------------------------------------------------------
     def wait(self, space: str, address, phase, by_parity: bool, ins: Instruction) -> np.ndarray:

@@ -7,6 +7,7 @@ from kernelscope.ptx.syntax import Instruction
 from kernelscope.translate.control_flow import LANE
 
 from ...errors import InputError, UnsupportedInstruction
+from ...events import BULK_SIZE
 from ...isa.atomics import Reduction, reduction_of_elements
 from ...tensor_map.fields import MAP_BYTES
 from ..access import Memory
@@ -316,7 +317,7 @@ class CopyEngine:
         for one in [int(size)] if scalar(size) else np.unique(size).tolist():
             chosen = np.arange(count) if scalar(size) else np.nonzero(size == one)[0]
             if one % CHUNK:
-                text = f"copies {one} bytes; a bulk copy takes a multiple of {CHUNK}"
+                text = f"copies {one} bytes; {BULK_SIZE}"
                 self.mbarriers.complain("misaligned", text, ins, self.lanes.R[LANE][chosen])
             elif one:
                 yield one, chosen

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 from kernelscope.events import (
+    BULK_SIZE,
     CLUSTER_BARRIER,
     GRID_BARRIER,
     Access,
@@ -474,6 +475,10 @@ class Sanitizer(Observer):
         remedy = ALL_LANES if missed else ""
         if GRID_BARRIER in event.message:
             remedy = "let all blocks of the grid reach grid.sync(), or none"
+        if event.kind == "out-of-bounds" and "its descriptor" in event.message:
+            remedy = "correct the descriptor: every chunk that it leads to has to be in the tile"
+        if BULK_SIZE in event.message:
+            remedy = "give the size in bytes, and let rows have a multiple of 16"
         if event.kind == "divergent-barrier" and "mbarrier" in event.message:
             remedy = ARRIVALS
             for state in self._chunks.values():

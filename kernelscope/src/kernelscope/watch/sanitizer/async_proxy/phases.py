@@ -167,10 +167,10 @@ class Phases:
         where = self.naming.element("shared", place % self.stride, 8)
         lanes = np.array([prior.lane, lane]) + self.machine.first_lane
         said = (
-            f"{self.naming.who(lanes[1])} arrives in phase {phase} of the mbarrier {where.text}, "
-            f"and nothing orders that behind the arrival of {self.naming.who(lanes[0])} on line "
-            f"{prior.line} in phase {phase - 1}: where it comes first it counts for that phase, "
-            "which then ends before all are done"
+            f"{self.naming.who(lanes[1])} arrives in a phase of parity {phase & 1} of the "
+            f"mbarrier {where.text}, and nothing orders that behind the arrival of "
+            f"{self.naming.who(lanes[0])} on line {prior.line} in the phase before: "
+            "where it comes first it counts for that phase, which then ends before all are done"
         )
         how = {"other_line": prior.line, "remedy": IN_PHASE}
         self.naming.report("race", line, said, lanes, where, **how)

@@ -19,6 +19,10 @@ _WAIT = (
     "put wgmma.wait_group before the first use of the sums, with as many newer groups left open as "
     "were committed after this one"
 )
+_CLOSE = (
+    "close the group of the product with wgmma.commit_group, then wait for it with "
+    "wgmma.wait_group before the first use of the sums: a wait is for groups that are closed"
+)
 _OPERANDS = (
     "wait for the product first (wgmma.wait_group), or give each round registers of its own: "
     "arrays in an unrolled loop"
@@ -239,7 +243,8 @@ class Sums:
             f"the warp of {self.naming.who(lanes[0])} {verb} sums of the wgmma of line "
             f"{self.products[prior][0]}{end}, which it has not waited for"
         )
-        how = {"other_line": self.products[prior][0], "remedy": _WAIT}
+        closed = prior <= max(self.committed[int(warps[0])], default=0)
+        how = {"other_line": self.products[prior][0], "remedy": _WAIT if closed else _CLOSE}
         self.naming.report("race", line, said, lanes, **how)
 
     def overwrite(self, warps, words, product, home, event, line: int) -> None:
