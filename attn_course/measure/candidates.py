@@ -390,7 +390,8 @@ def cupy_stream():
 
 @lru_cache(maxsize=32)
 def _external(pointer: int):
-    return torch_module().cuda.ExternalStream(pointer)
+    cuda = torch_module().cuda  # its ExternalStream(0) is another stream than the default one
+    return getattr(cuda, "get_stream_from_external", cuda.ExternalStream)(pointer)
 
 
 def refusal(error: str, said: list[str]) -> str:

@@ -208,7 +208,6 @@ def examples():
     yield "stacked", figures.stacked(kernels, [{"barrier": 3.0, "wait": 2.0}] * 2, unit="clocks")
 
 
-@pytest.fixture(scope="module")
 def drawn():
     found = []
     for name, figure in examples():
@@ -228,14 +227,14 @@ def drawn():
     return found
 
 
-def test_every_figure_has_an_example(drawn):
+def every_figure_has_an_example(drawn):
     others = {"Matrix", "described", "table", "wrong_elements"}
     of_the_book = {"rates", "ratios", "scaling", "summary"}
     functions = set(figures.__all__) - others | of_the_book
     assert {name for name, *_ in drawn} == functions
 
 
-def test_the_smallest_letters_can_be_read_on_the_site(drawn):
+def the_smallest_letters_can_be_read_on_the_site(drawn):
     small = {}
     for name, figure, texts in drawn:
         inches = figure.get_tightbbox().width + 0.2  # as `described` and `savefig` cut it
@@ -246,7 +245,7 @@ def test_the_smallest_letters_can_be_read_on_the_site(drawn):
     assert not small
 
 
-def test_no_title_runs_into_another_and_none_is_cut(drawn):
+def no_title_runs_into_another_and_none_is_cut(drawn):
     for name, figure, _ in drawn:
         titles = [axes.title for axes in figure.axes] + [axes._left_title for axes in figure.axes]
         boxes = [one.get_window_extent() for one in titles if one.get_text()]
@@ -255,7 +254,7 @@ def test_no_title_runs_into_another_and_none_is_cut(drawn):
             assert not any(box.overlaps(other) for other in boxes[number + 1 :]), name
 
 
-def test_numbers_of_lanes_stay_in_their_cells(drawn):
+def numbers_of_lanes_stay_in_their_cells(drawn):
     for name, figure, _ in drawn:
         if name not in ("bank_maps", "fragment_maps", "sector_maps", "butterfly"):
             continue
@@ -273,7 +272,7 @@ def named(axes):
     return found + ([text.get_text() for text in legend.get_texts()] if legend else [])
 
 
-def test_each_of_many_runs_has_its_name(drawn):
+def each_of_many_runs_has_its_name(drawn):
     for wanted, names in (("roofline", MANY), ("error_profile", METHODS), ("ratios", METHODS[:5])):
         (figure,) = (figure for name, figure, _ in drawn if name == wanted)
         said = named(figure.axes[0])
@@ -281,7 +280,7 @@ def test_each_of_many_runs_has_its_name(drawn):
             assert sum(text == one or text.startswith(f"{one}:") for text in said) == 1, one
 
 
-def test_names_beside_the_points_of_a_roofline_do_not_overlap(drawn):
+def names_beside_the_points_of_a_roofline_do_not_overlap(drawn):
     (figure,) = (figure for name, figure, _ in drawn if name == "roofline")
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
     boxes.append(figure.axes[0].get_legend().get_window_extent())
@@ -308,3 +307,17 @@ def test_a_clock_that_does_not_move_is_a_flat_line_on_a_scale_of_a_percent():
     assert list(clock) == [0, 0] and np.ptp(time) == pytest.approx(100 * 5.3 / 1720.15, rel=1e-3)
     low, high = top.get_ylim()
     assert low <= -1 and 1 <= high < 2
+
+
+def test_figures_can_be_read():
+    """One test: they are drawn once, in one process."""
+    found = drawn()
+    for check in (
+        every_figure_has_an_example,
+        the_smallest_letters_can_be_read_on_the_site,
+        no_title_runs_into_another_and_none_is_cut,
+        numbers_of_lanes_stay_in_their_cells,
+        each_of_many_runs_has_its_name,
+        names_beside_the_points_of_a_roofline_do_not_overlap,
+    ):
+        check(found)

@@ -62,7 +62,7 @@ def pairs_of(edits):
         yield "\n".join(old), "\n".join(new)
 
 
-@pytest.mark.parametrize("ablation", in_turns(ABLATIONS, 3), ids=lambda one: one["name"])
+@pytest.mark.parametrize("ablation", in_turns(ABLATIONS, 5), ids=lambda one: one["name"])
 def test_nothing_is_found_without_an_idea(ablation):
     text = edited(*pairs_of(ablation.get("edits", "")))
     options = (*ablation.get("options", ()), *TWO_BLOCKS)
@@ -114,7 +114,7 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", in_turns(list(BROKEN), 3))
 def test_what_is_missing_is_named(name):
     pairs, says = BROKEN[name]
     found, _ = kinds(edited(*pairs), Case(Problem(2, 70, 196, 64)), TWO_BLOCKS)
