@@ -99,7 +99,7 @@ def decode_bytes(c: Mapping[str, int]) -> int:
     return c["WARPS"] * c["STAGES"] * 32 * ceil_div(c["D"], 64) * 128
 
 
-# Of 23: about 64 KB on their way on a multiprocessor, in two blocks or more where they fit.
+# Of 23: 128 KB or more on their way on a multiprocessor, where RESIDENT blocks fit.
 DECODE_TILES = MatrixTiles(
     ("WARPS", "STAGES", "RESIDENT"),
     {64: ((4, 4, 3),), 128: ((4, 3, 2),), 256: ((2, 3, 2),)},

@@ -2,7 +2,7 @@
 //                parts.cuh, of rows in fragments: shifts are powers of two, and one pass joins any
 //                number of parts.
 // Used by:       23_decode.cu
-// Explained in:  09_flash_attention
+// Explained in:  17_decoding
 #pragma once
 
 #include "fragment_softmax.cuh"

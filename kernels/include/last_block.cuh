@@ -1,7 +1,7 @@
 // Idea:          Blocks that share a result count themselves, and the last to arrive finishes it in
 //                the same launch: nobody waits for a block that may not have started.
 // Used by:       23_decode.cu
-// Explained in:  04_races_and_barriers
+// Explained in:  17_decoding
 #pragma once
 
 // Counts this block after all that it wrote. Returns, to all its threads, whether it is the last

@@ -1,7 +1,7 @@
 // Idea:          The tiles of keys of all sequences and heads follow each other on one line. Each
 //                block takes an equal piece of it: all end together, however long sequences are.
 // Used by:       23_decode.cu
-// Explained in:  09_flash_attention
+// Explained in:  17_decoding
 #pragma once
 
 struct Place {

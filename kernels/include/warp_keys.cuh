@@ -1,6 +1,6 @@
 // Idea:          A warp copies and reads keys of its own, 16 at a time: no other warp waits for it.
 // Used by:       23_decode.cu
-// Explained in:  10_asynchronous_copies
+// Explained in:  17_decoding
 #pragma once
 
 #include "async_copy.cuh"
