@@ -102,7 +102,7 @@ def decode_bytes(c: Mapping[str, int]) -> int:
 # Of 23: 128 KB or more on their way on a multiprocessor, where RESIDENT blocks fit.
 DECODE_TILES = MatrixTiles(
     ("WARPS", "STAGES", "RESIDENT"),
-    {64: ((4, 4, 3),), 128: ((4, 3, 2),), 256: ((2, 3, 2),)},
+    {64: ((4, 3, 4),), 128: ((8, 3, 1), (4, 3, 2)), 256: ((2, 3, 2),)},
     16,
     decode_bytes,
 )
@@ -112,7 +112,8 @@ DECODE_KEYS = 256  # and keys from which on
 
 def decode_config(problem: Problem, device: Device) -> Constants:
     """Constants of 23: as many blocks as run at once; one fits each GPU that has its products."""
-    (c,) = DECODE_TILES.of(problem.d)
+    fit = [c for c in DECODE_TILES.of(problem.d) if decode_bytes(c) <= device.shared_bytes]
+    c = (fit or DECODE_TILES.of(problem.d))[0]  # the fastest on an H200 comes first
     fitting = (device.shared_bytes + 1024) // (decode_bytes(c) + 1024)
     resident = max(1, min(c["RESIDENT"], fitting))
     how = {"BFLOAT16": int(problem.dtype == "bfloat16"), "RESIDENT": resident}
@@ -124,7 +125,7 @@ def decode_pays(problem: Problem, device: Device) -> bool:
     if problem.page or problem.ragged or problem.heads_last:
         return True
     few = problem.rows_a_head <= DECODE_ROWS and problem.m >= DECODE_KEYS and not problem.biased
-    return few and decode_bytes(DECODE_TILES.of(problem.d)[0]) <= device.shared_bytes
+    return few and decode_bytes(DECODE_TILES.of(problem.d)[-1]) <= device.shared_bytes
 
 
 def matrix_candidates(entry: str, problem: Problem, device: Device) -> list[Constants]:

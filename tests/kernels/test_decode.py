@@ -249,7 +249,7 @@ def test_what_it_does_not_take_is_refused():
         attention(*inputs(HALF, 1, 1, 1, 1, 5, 300), "decode")
     with pytest.raises(ValueError, match="method 'decode' has no bias"):
         attention(q, k, v, "decode", bias=np.zeros((1, 40), np.float32))
-    small = Device("small", (8, 0), 1, 60 * 1024)
+    small = Device("small", (8, 0), 1, 40 * 1024)
     assert choose(Problem(64, 1, 4096, 64, dtype="float16"), small)[0] == "flash_mma"
 
 
