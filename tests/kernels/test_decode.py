@@ -12,7 +12,7 @@ from kernelscope.compile import with_headers
 from attn_course import Counters, RawModule, Sanitizer, attention, observe, reference
 from attn_course.ladder.choose import choose
 from attn_course.ladder.headers import kernel_path
-from attn_course.ladder.matrix_tiles import decode_bytes, decode_config
+from attn_course.ladder.matrix_tiles import DECODE_TILES, decode_bytes, decode_config
 from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.steps import step
 from attn_devtools.agreement import assert_agrees
@@ -251,6 +251,15 @@ def test_what_it_does_not_take_is_refused():
         attention(q, k, v, "decode", bias=np.zeros((1, 40), np.float32))
     small = Device("small", (8, 0), 1, 40 * 1024)
     assert choose(Problem(64, 1, 4096, 64, dtype="float16"), small)[0] == "flash_mma"
+
+
+@pytest.mark.parametrize("d", [64, 128])
+def test_the_tiles_of_an_h200_are_right(d):
+    """But for a stage at d = 128, which sm_80 has no shared memory for."""
+    q, k, v = inputs(BFLOAT16, 2, 8, 2, 1, 700, d)
+    tiles = DECODE_TILES.of(d)[0] | ({"STAGES": 2} if d == 128 else {})
+    options = (*(f"-D{name}={value}" for name, value in tiles.items()), "-DBLOCKS=5")
+    check(q, k, v, (700, 333), options=options)
 
 
 # -- what ptxas makes of it ------------------------------------------------------------------------
