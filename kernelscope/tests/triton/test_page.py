@@ -3,7 +3,6 @@
 import ast
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -66,8 +65,14 @@ def in_gluon(x):
     gl.store(x, 1.0)
 
 
-def on_a_gpu():
-    return SimpleNamespace(__dlpack__=None, device=SimpleNamespace(type="cuda"))
+class OnAGpu:
+    """An array whose DLPack device is a GPU."""
+
+    def __dlpack__(self, **how):
+        raise AssertionError("nobody asks for its memory")
+
+    def __dlpack_device__(self):
+        return 2, 0
 
 
 CALLS = {
@@ -78,7 +83,7 @@ CALLS = {
         added, normal(3, dtype=ml_dtypes.bfloat16), np.zeros(3, ml_dtypes.bfloat16)
     ),
     "Gluon": lambda: (in_gluon, poisoned(1)),
-    "arrays in a GPU's memory": lambda: (copied, on_a_gpu(), poisoned(1)),
+    "arrays in a GPU's memory": lambda: (copied, OnAGpu(), poisoned(1)),
 }  # fmt: skip
 
 
