@@ -9,8 +9,8 @@
 //                (32*WARPS), dynamic shared WARPS*RING_BYTES bytes
 // Needs:         sm_80; d <= D; D a multiple of 16; BFLOAT16 1, or 0 for half; heads a multiple of
 //                kv_heads; pages of 16*i keys; arrivals zeros, as it leaves them
-// Expect:        nearly the rate of a copy, where RESIDENT blocks a multiprocessor have STAGES - 1
-//                tiles a warp on their way, and FEWEST tiles or more to read
+// Expect:        the time that K and V take to read, where RESIDENT blocks a multiprocessor have
+//                STAGES - 1 tiles a warp on their way, and FEWEST tiles or more to read
 // Limits:        rows past 16 a head of K and V read it again; one block joins all parts of a head,
 //                slowly where hundreds of blocks share it; weights are rounded to 16 bits
 

@@ -253,6 +253,12 @@ def test_what_it_does_not_take_is_refused():
     assert choose(Problem(64, 1, 4096, 64, dtype="float16"), small)[0] == "flash_mma"
 
 
+def test_the_fastest_tiles_that_fit_are_taken():
+    problem = Problem(64, 1, 4096, 128, 8, 2, dtype="float16")
+    warps = [decode_config(problem, device)["WARPS"] for device in (H200, A100)]
+    assert warps == [c["WARPS"] for c in DECODE_TILES.of(128)] == [8, 4]
+
+
 @pytest.mark.parametrize("d", [64, 128])
 def test_the_tiles_of_an_h200_are_right(d):
     """But for a stage at d = 128, which sm_80 has no shared memory for."""
