@@ -31,9 +31,9 @@
 #include "include/async_copy.cuh"
 #include "include/block_order.cuh"
 #include "include/fragment_softmax.cuh"
-#include "include/mma.cuh"
 #include "include/output.cuh"
 #include "include/swizzled_tile.cuh"
+#include "include/tf32x3.cuh"
 #include "include/vector.cuh"
 
 constexpr int THREADS = 32 * WARPS;
@@ -42,28 +42,6 @@ constexpr int BR = WARP_ROWS * WARPS;      // query rows a block
 constexpr int ROW_BYTES = 4 * D;           // of a row in shared memory
 
 static_assert(D % 32 == 0 && D <= 256 && BC % 8 == 0, "fragments are 8 keys, 32 columns of V");
-
-// A fragment of TF32 pairs; big + small is the fp32 number.
-template <int count>
-struct Split {
-    unsigned big[count], small[count];
-    __device__ __forceinline__ void set(int i, float x) { split_tf32(big[i], small[i], x); }
-    __device__ __forceinline__ void set(const unsigned* x)
-    {
-#pragma unroll
-        for (int i = 0; i < count; ++i) set(i, __uint_as_float(x[i]));
-    }
-};
-
-// Adds a b to big + small to nearly fp32's accuracy; a sum of its own keeps the small products from
-// being cut off at each step. The product of the two small parts is below what fp32 can hold.
-__device__ __forceinline__ void mma_split(float (&big)[4], float (&small)[4], const Split<4>& a,
-                                          const Split<2>& b)
-{
-    mma_tf32(small, a.small, b.big[0], b.big[1]);
-    mma_tf32(big, a.big, b.big[0], b.big[1]);
-    mma_tf32(small, a.big, b.small[0], b.small[1]);
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
     const float* __restrict__ q,     // (batch*heads, n, d)

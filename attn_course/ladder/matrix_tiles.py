@@ -128,6 +128,21 @@ def decode_pays(problem: Problem, device: Device) -> bool:
     return few and decode_bytes(DECODE_TILES.of(problem.d)[-1]) <= device.shared_bytes
 
 
+# Of 26: sizes of a cluster, warps along the rows and along the keys, keys a warp and tile.
+JOINED_TILES = ((1, 2, 4, 8), (1, 2, 3, 4, 5, 7), (1, 2, 4, 5, 8), (8, 16, 24, 32, 40))
+
+
+def joined_bytes(c: Mapping[str, int]) -> int:
+    """Dynamic shared memory of 26 in bytes: tiles of Q, K and V, the parts of rows it joins."""
+    rows, warps = 16 * c["ROW_WARPS"], c["KEY_WARPS"]
+    tiles = (rows + 2 * c["BC"] * warps) * ceil_div(c["D"], 32) * 128
+    return tiles + 4 * c["CLUSTER"] * warps * ceil_div(rows, c["CLUSTER"]) * (c["D"] + 4)
+
+
+def joined_config(problem: Problem, device: Device) -> Constants:
+    return {"D": 16 * ceil_div(problem.d, 16)}
+
+
 def matrix_candidates(entry: str, problem: Problem, device: Device) -> list[Constants]:
     """Constants of a kernel that fit a device and a grid, from much reuse to many blocks."""
     tiles = MATRIX_TILES[entry]

@@ -16,7 +16,15 @@ from kernelscope.errors import InputError, UnknownNameError
 from attn_course.reference.dtypes import HALVES, TOLERANCES
 
 from .headers import Header, chosen_constants, kernel_path, read_constants, read_header
-from .matrix_tiles import MATRIX_TILES, decode_bytes, decode_config, matrix_config, matrix_rows
+from .matrix_tiles import (
+    MATRIX_TILES,
+    decode_bytes,
+    decode_config,
+    joined_bytes,
+    joined_config,
+    matrix_config,
+    matrix_rows,
+)
 from .problem import LARGEST_D, MAX_GRID_YZ, ROW_KEYS, Device, Geometry, Problem, ceil_div, refuse
 from .tiles import flash_shared_bytes, row_config, split_shared_bytes, tile_config
 from .warpgroup_tiles import wgmma_bytes, wgmma_config, wgmma_rows
@@ -258,6 +266,13 @@ def _matrices(entry, problem, constants):
     return Geometry(entry, grid, (threads, 1, 1), shared_bytes)
 
 
+def _joined(entry, problem, constants):
+    _refuse_wide_heads(entry, problem, constants)
+    grid = _grid_of_row_tiles(entry, problem, constants, 16 * constants["ROW_WARPS"])
+    threads = 32 * constants["ROW_WARPS"] * constants["KEY_WARPS"]
+    return Geometry(entry, grid, (threads, 1, 1), joined_bytes(constants))
+
+
 def _warpgroups(entry, problem, constants):
     """At most a block a multiprocessor: each takes tile after tile."""
     _refuse_wide_heads(entry, problem, constants)
@@ -363,6 +378,7 @@ LADDER = (
         dtypes=HALVES,
         scratch=_decode_scratch,
     ),
+    _fused(26, "26_split_tf32x3", _joined, joined_config),
 )
 
 # Attempts that did not pay or did not launch, done right: they run, so they can be measured.

@@ -14,3 +14,8 @@ __device__ __forceinline__ float element(float4 x, int i)  // i known at compile
 {
     return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
+
+__device__ __forceinline__ float element(float2 x, int i)
+{
+    return i == 0 ? x.x : x.y;
+}
