@@ -41,17 +41,12 @@
 #include "include/swizzled_tile.cuh"
 #include "include/tf32x3.cuh"
 
-#if D % 32
-using Columns = float2;  // 8 lanes' are 16 columns of V side by side
-#else
-using Columns = float4;
-#endif
 constexpr int THREADS = 32 * ROW_WARPS * KEY_WARPS;
 constexpr int BR = 16 * ROW_WARPS;                  // query rows a block
 constexpr int TILE = BC * KEY_WARPS;                // keys a block loads at once
 constexpr int ROUND = CLUSTER * TILE;               // keys that the cluster takes at once
 constexpr int ROW_BYTES = (D + 31) / 32 * 128;      // of a row of Q, K or V in shared memory
-constexpr int COLS = sizeof(Columns) / 4;           // columns of V that a lane loads at once
+constexpr int COLS = D % 32 ? 2 : 4;                // columns of V that a lane loads at once
 constexpr int GROUPS = D / (8 * COLS);              // columns of 8 lanes side by side are a group
 constexpr int PARTS = CLUSTER * KEY_WARPS;          // warps of a cluster that share rows
 constexpr int OWN = (BR + CLUSTER - 1) / CLUSTER;   // rows whose parts a block joins
@@ -129,46 +124,25 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
         copies_arrived<1>();  // Q and K are here, V may still be on its way
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
 
-        float s[BC / 8][4] = {}, s_small[BC / 8][4] = {};  // scores
-#pragma unroll
-        for (int c = 0; c < D / 16; ++c) {
-            Split<4> q16[2];  // 16 columns of the warp's rows
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                unsigned x[4];
-                load_matrices(x, along_row(q_lane, 4 * c + 2 * i));
-                q16[i].set(x);
-            }
-#pragma unroll
-            for (int j = 0; j < BC / 8; ++j) {
-                unsigned x[4];  // 16 columns of 8 keys
-                load_matrices(x, along_row(k_lane, 4 * c) + j * 8 * ROW_BYTES);
-                Split<2> k8[2];
-                k8[0].set(x);
-                k8[1].set(x + 2);
-                mma_split(s[j], s_small[j], q16[0], k8[0]);
-                mma_split(s[j], s_small[j], q16[1], k8[1]);
-            }
-        }
+        float s[1][BC / 8][4];  // scores
+        split_scores<D, ROW_BYTES>(s, q_lane, k_lane);
 
         const int first = key0 + key_warp * BC;  // the warp's first key
         const int key = first + lane % 4 * 2;    // this lane's are key + 8*j and the next ones
         const bool edge = first + BC > m || (causal && first + BC > row0 + warp_row + 1 + m - n);
-        Split<4> p8[BC / 8];  // weights; of 8 keys the even ones come first
+        Split<4> p8[1][BC / 8];  // weights; of 8 keys the even ones come first
         float rescale[2];
-#pragma unroll
-        for (int x = 0; x < BC / 2; ++x) s[x / 4][x % 4] += s_small[x / 4][x % 4];
-        if (!plain) scale_and_bias(s, scale, bias, row, key, n, m);
-        if (edge) hide_keys(s, row, key, n, m, causal);
+        if (!plain) scale_and_bias(s[0], scale, bias, row, key, n, m);
+        if (edge) hide_keys(s[0], row, key, n, m, causal);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            rescale[half] = raise(shift[half], row_top(s, half, factor, bias));
+            rescale[half] = raise(shift[half], row_top(s[0], half, factor, bias));
             float tile_sum = 0.0f;
 #pragma unroll
             for (int x = 0; x < BC / 4; ++x) {
-                const float weight = exp2f(s[x / 2][2 * half + x % 2] * factor - shift[half]);
+                const float weight = exp2f(s[0][x / 2][2 * half + x % 2] * factor - shift[half]);
                 tile_sum += weight;
-                p8[x / 2].set(x % 2 * 2 + half, weight);
+                p8[0][x / 2].set(x % 2 * 2 + half, weight);
             }
             sum[half] = sum[half] * rescale[half] + tile_sum;
         }
@@ -179,28 +153,13 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
         copy_keys(k_tile, k, key0 + ROUND);
 #pragma unroll
         for (int c = 0; c < GROUPS; ++c) {
-            // [x] is of the columns 8*COLS*c + COLS*y + x, y from 0 to 7: one load of V has COLS.
-            float tile_o[COLS][4] = {}, o_small[COLS][4] = {};
-#pragma unroll
-            for (int j = 0; j < BC / 8; ++j) {
-                const unsigned char* from = v_warp + j * 8 * ROW_BYTES;
-                const auto even =
-                    *reinterpret_cast<const Columns*>(from + along_row(v_even, 2 * COLS * c));
-                const auto odd =
-                    *reinterpret_cast<const Columns*>(from + along_row(v_odd, 2 * COLS * c));
-#pragma unroll
-                for (int x = 0; x < COLS; ++x) {
-                    Split<2> pair;
-                    pair.set(0, element(even, x));
-                    pair.set(1, element(odd, x));
-                    mma_split(tile_o[x], o_small[x], p8[j], pair);
-                }
-            }
+            float more[1][COLS][4];
+            split_values<ROW_BYTES>(more, p8, v_warp + along_row(v_even, 2 * COLS * c),
+                                    v_warp + along_row(v_odd, 2 * COLS * c));
 #pragma unroll
             for (int x = 0; x < 4 * COLS; ++x) {
                 float& sum_o = o[c][x / 4][x % 4];
-                const float more = tile_o[x / 4][x % 4] + o_small[x / 4][x % 4];
-                sum_o = sum_o * rescale[x % 4 / 2] + more;
+                sum_o = sum_o * rescale[x % 4 / 2] + more[0][x / 4][x % 4];
             }
         }
         if (key0 + ROUND >= last_key) break;

@@ -1,7 +1,7 @@
 // Idea:          Four floats at a time: one 16-byte load where there would be four of 4 bytes.
-// Used by:       10_flash_rows.cu, 15_flash_tf32x3.cu, include/base2_parts.cuh,
-//                include/cluster_sum.cuh, include/parts.cuh, include/quads.cuh,
-//                include/register_tile.cuh, include/row_softmax.cuh
+// Used by:       10_flash_rows.cu, include/base2_parts.cuh, include/cluster_sum.cuh,
+//                include/parts.cuh, include/quads.cuh, include/register_tile.cuh,
+//                include/row_softmax.cuh
 // Explained in:  03_memory_traffic
 #pragma once
 
@@ -13,9 +13,4 @@ __device__ __forceinline__ float4 load4(const float* x)  // x[0] to x[3]; 16-byt
 __device__ __forceinline__ float element(float4 x, int i)  // i known at compile time
 {
     return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
-}
-
-__device__ __forceinline__ float element(float2 x, int i)
-{
-    return i == 0 ? x.x : x.y;
 }
