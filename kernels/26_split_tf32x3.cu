@@ -11,11 +11,10 @@
 // Needs:         sm_90 (sm_80 with CLUSTER=1); d <= D; D a multiple of 16; CLUSTER 1, 2, 4 or 8;
 //                BC a multiple of 8; at most 32 warps, ROW_WARPS along the rows, 16 each, and
 //                KEY_WARPS along the keys; at least D/4 threads; heads a multiple of kv_heads
-// Expect:        the relative error of 15; where 15 leaves SMs or their warp schedulers idle, less
-//                time, and less than 19, whose products are not on tensor cores
-// Limits:        each warp splits the K and V that it multiplies, so warps along the rows repeat
-//                this work; parts take shared memory of their own; no sum is longer than a tile, as
-//                in 15; ceil(n/BR) <= 65535
+// Expect:        the relative error of 15; less time where 15 leaves SMs or warp schedulers idle,
+//                and less than 19, whose products are not on tensor cores
+// Limits:        warps along the rows all split the same K and V into TF32 parts; the parts of rows
+//                take shared memory of their own; else as 15; ceil(n/BR) <= 65535
 
 #ifndef CLUSTER
 #define CLUSTER 2  // blocks that share a tile of rows: each has a share of the keys
@@ -42,18 +41,17 @@
 #include "include/tf32x3.cuh"
 
 constexpr int THREADS = 32 * ROW_WARPS * KEY_WARPS;
-constexpr int BR = 16 * ROW_WARPS;                  // query rows a block
-constexpr int TILE = BC * KEY_WARPS;                // keys a block loads at once
-constexpr int ROUND = CLUSTER * TILE;               // keys that the cluster takes at once
-constexpr int ROW_BYTES = (D + 31) / 32 * 128;      // of a row of Q, K or V in shared memory
-constexpr int COLS = D % 32 ? 2 : 4;                // columns of V that a lane loads at once
-constexpr int GROUPS = D / (8 * COLS);              // columns of 8 lanes side by side are a group
-constexpr int PARTS = CLUSTER * KEY_WARPS;          // warps of a cluster that share rows
-constexpr int OWN = (BR + CLUSTER - 1) / CLUSTER;   // rows whose parts a block joins
-constexpr int STRIDE = D + 4;                       // floats of a row's part: its end has l and m
+constexpr int BR = 16 * ROW_WARPS;                 // query rows a block
+constexpr int TILE = BC * KEY_WARPS;               // keys a block loads at once
+constexpr int ROUND = CLUSTER * TILE;              // keys that the cluster takes at once
+constexpr int ROW_BYTES = (D + 31) / 32 * 128;     // of a row of Q, K or V in shared memory
+constexpr int COLS = D % 32 ? 2 : 4;               // columns of V that a lane loads at once
+constexpr int GROUPS = D / (8 * COLS);             // columns of 8 lanes side by side are a group
+constexpr int PARTS = CLUSTER * KEY_WARPS;         // warps of a cluster that share rows
+constexpr int OWN = (BR + CLUSTER - 1) / CLUSTER;  // rows whose parts a block joins
+constexpr int STRIDE = D + 4;                      // floats of a row's part: its end has l and m
 
-static_assert(D % 16 == 0 && BC % 8 == 0, "fragments are 8 keys, 16 columns");
-static_assert(THREADS <= 1024, "a block has at most 32 warps");
+static_assert(D % 16 == 0 && BC % 8 == 0 && THREADS <= 1024, "16 columns, 8 keys, 32 warps");
 
 extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
     const float* __restrict__ q,     // (batch*heads, n, d)
