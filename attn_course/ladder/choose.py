@@ -7,7 +7,13 @@ from kernelscope.errors import InputError
 
 from attn_course.reference.dtypes import HALVES
 
-from .matrix_tiles import decode_pays, matrix_blocks, matrix_candidates, matrix_config
+from .matrix_tiles import (
+    best_joined,
+    decode_pays,
+    matrix_blocks,
+    matrix_candidates,
+    matrix_config,
+)
 from .problem import LARGEST_D, Device, Problem
 from .tiles import best_tile
 from .warpgroup_tiles import wgmma_pays
@@ -15,12 +21,9 @@ from .warpgroup_tiles import wgmma_pays
 CLUSTERS = (9, 0)  # compute capability from which blocks form clusters
 ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers
 TENSOR_CORES = (8, 0)  # and from which they multiply bfloat16 and TF32
-TF32_D = 128  # head dim up to which flash_tf32x3 was timed
-# It was the fastest from so many large blocks a multiprocessor on, or, where no block is much
-# longer than others, from so many queries (by the largest head dim): docs/mma_log.md.
-TF32_BLOCKS = 0.45
-TF32_QUERIES = {64: 38, TF32_D: 35}
-SHORT_N = 512  # queries a head up to which a causal mask makes no block much longer than others
+TF32_D = 128  # head dim up to which flash_tf32x3 and split_tf32x3 were timed
+TF32_BLOCKS = 1.5  # large blocks a multiprocessor from which on flash_tf32x3 needs no shared keys
+TF32_ROWS = 8  # queries a head up to which most of the 16 rows of a product would be empty
 SPLIT_D = 8192  # head dim up to which tiles of rows_split were timed
 ONLINE_BYTES = 512  # shared memory of rows_online beside a row of the output
 
@@ -106,11 +109,12 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     """For a head dim that tiles hold."""
-    if enough := _work_for_tensor_cores(problem, device):
-        return "flash_tf32x3", (
-            f"head dim {problem.d} is at most {TF32_D}, and {enough} are enough for the "
-            f"{device.sm_count} SMs of {device.name}: three products of tensor cores are faster "
-            "than one in float32, and nearly as exact"
+    if found := _of_three_products(problem, device):
+        method, why = found
+        return method, (
+            f"head dim {problem.d} is at most {TF32_D}: three products of tensor cores are faster "
+            f"than one in float32, and nearly as exact; {why} the {device.sm_count} SMs of "
+            f"{device.name}"
         )
     alone = best_tile("flash_async", problem, device)
     clusters = device.capability >= CLUSTERS
@@ -137,18 +141,21 @@ def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     )
 
 
-def _work_for_tensor_cores(problem: Problem, device: Device) -> str:
-    """What makes flash_tf32x3 the choice for a float32 problem: "64 blocks"; "": it is not."""
+def _of_three_products(problem: Problem, device: Device) -> tuple[str, str] | None:
+    """(method, reason) where three TF32 products serve a float32 problem best; None: they do not.
+
+    flash_tf32x3 where its large blocks are enough for all multiprocessors, else split_tf32x3, whose
+    warps and clusters share the keys.
+    """
     if device.capability < TENSOR_CORES or problem.d > TF32_D:
-        return ""
+        return None
     tiles = matrix_candidates("flash_tf32x3", problem, device)
     blocks = matrix_blocks(tiles[0], problem) if tiles else 0
     if blocks >= TF32_BLOCKS * device.sm_count:
-        return f"{blocks} blocks"
-    queries = problem.bh * problem.n
-    least = next(count for d, count in TF32_QUERIES.items() if problem.d <= d) * device.sm_count
-    alike = not problem.causal or problem.n <= SHORT_N
-    return f"{queries} queries" if tiles and alike and queries >= least else ""
+        return "flash_tf32x3", f"{blocks} blocks are enough for"
+    if problem.n <= TF32_ROWS or best_joined(problem, device) is None:
+        return None
+    return "split_tf32x3", "warps and clusters that share the keys have work for"
 
 
 def _of_rows(problem: Problem, device: Device, why: str) -> tuple[str, str]:

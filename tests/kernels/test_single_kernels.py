@@ -388,7 +388,8 @@ def test_layouts_of_whole_rows_are_refused(name, shared_bytes):
 def test_auto_picks_by_head_dim_and_device():
     hopper, ampere, turing = GPUS[4], GPUS[0], GPUS[2]
     picks = [
-        (64, hopper, "flash_split"),
+        (64, hopper, "split_tf32x3"),
+        (160, hopper, "flash_async"),
         (256, ampere, "flash_async"),
         (64, turing, "flash_fp32"),
         (512, hopper, "rows_split"),
@@ -404,35 +405,30 @@ def test_auto_picks_by_head_dim_and_device():
     found, reason = choose(large, hopper)
     assert found == "flash_tf32x3" and "1024 blocks" in reason and "132 SMs" in reason
     assert choose(replace(large, d=200), hopper)[0] == "flash_async"  # no clusters are needed
-    assert choose(replace(large, bh=2), hopper)[0] == "flash_split"  # 31 queries a multiprocessor
-    assert choose(replace(large, bh=3), hopper)[0] == "flash_tf32x3"  # 46 of them
-    causal = replace(large, causal=True)
-    assert choose(replace(causal, bh=3), hopper)[0] == "flash_split"  # 48 blocks of 128 rows
-    assert choose(replace(causal, bh=4), hopper)[0] == "flash_tf32x3"  # 64 of them
-    assert choose(replace(causal, bh=12, n=512, m=512), hopper)[0] == "flash_tf32x3"
-    assert choose(replace(causal, bh=11, n=513, m=513), hopper)[0] != "flash_tf32x3"
+    assert choose(replace(large, bh=12), hopper)[0] == "split_tf32x3"  # 192 blocks of 128 rows
+    assert choose(replace(large, bh=13), hopper)[0] == "flash_tf32x3"  # 208 of them
+    assert choose(replace(large, n=8, bh=8), hopper)[0] == "flash_split"
     assert choose(large, turing)[0] == "flash_fp32"
 
 
 @pytest.mark.parametrize(
-    "heads, n, d, tensor_cores",
+    "heads, n, d, method",
     [
-        (38, 132, 33, True),  # two blocks a head, more than 59
-        (39, 128, 64, False),  # 4992 queries: less than 38 for each of 132 multiprocessors
-        (22, 228, 64, True),  # 5016
-        (24, 192, 65, False),  # 4608: less than 35
-        (28, 165, 128, True),  # 4620
-        (59, 33, 64, False),
-        (60, 33, 64, True),  # 0.45 blocks a multiprocessor, though most of their rows are empty
-        (60, 33, 129, False),
+        (1, 9, 1, "split_tf32x3"),
+        (1, 8, 64, "flash_split"),  # half of the rows of a product would be empty
+        (60, 33, 128, "split_tf32x3"),
+        (60, 33, 129, "flash_split"),
+        (198, 33, 64, "flash_tf32x3"),  # 1.5 blocks a multiprocessor, though most rows are empty
+        (197, 33, 64, "split_tf32x3"),
     ],
 )
-def test_auto_takes_tensor_cores(heads, n, d, tensor_cores):
+def test_auto_takes_tensor_cores(heads, n, d, method):
     found, reason = choose(Problem(heads, n, n, d), GPUS[4])
-    assert (found == "flash_tf32x3") == tensor_cores
-    if tensor_cores:
-        blocks = heads * -(-n // 128)
-        assert (f"{blocks} blocks" if blocks >= 60 else f"{heads * n} queries") in reason
+    assert found == method
+    assert ("tensor cores" in reason) == ("tf32x3" in method)
+    assert (f"{heads} blocks" in reason) == (method == "flash_tf32x3")
+    launch = steps_of(found)[0].launch(Problem(heads, n, n, d), device=GPUS[4])
+    assert launch.shared_bytes <= GPUS[4].shared_bytes
 
 
 @pytest.mark.parametrize("d", [40, 300])
