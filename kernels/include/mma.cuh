@@ -60,9 +60,8 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const unsigned (&a)[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// x = big + small, big without the last 13 bits of x. The matrix unit reads 11 bits of small as well;
-// tf32x3.cuh says what becomes of the two it may leave. Cutting off is an operation less than
-// rounding.
+// x = big + small, big without the last 13 bits of x: cut off, an operation less than rounded. The
+// matrix unit reads 11 bits of small; tf32x3.cuh makes up for the others.
 __device__ __forceinline__ void split_tf32(unsigned& big, unsigned& small, float x)
 {
     big = __float_as_uint(x) & 0xffffe000;
