@@ -7,7 +7,7 @@
 //                lse null or (batch*heads, n)
 // Launch:        split_tf32x3: grid (CLUSTER*batch*heads, ceil(n/BR)) in clusters of CLUSTER,
 //                block (32*ROW_WARPS*KEY_WARPS), dynamic shared
-//                (BR + 2*TILE)*ROW_BYTES + PARTS*OWN*STRIDE*4 bytes
+//                ((BR + 2*TILE)*ROW_BYTES/4 + PARTS*OWN*STRIDE)*4 bytes
 // Needs:         sm_90 (sm_80 with CLUSTER=1); d <= D; D a multiple of 16; CLUSTER 1, 2, 4 or 8;
 //                BC a multiple of 8; at most 32 warps, ROW_WARPS along the rows, 16 each, and
 //                KEY_WARPS along the keys; at least D/4 threads; heads a multiple of kv_heads
@@ -45,7 +45,7 @@ constexpr int BR = 16 * ROW_WARPS;                 // query rows a block
 constexpr int TILE = BC * KEY_WARPS;               // keys a block loads at once
 constexpr int ROUND = CLUSTER * TILE;              // keys that the cluster takes at once
 constexpr int ROW_BYTES = (D + 31) / 32 * 128;     // of a row of Q, K or V in shared memory
-constexpr int COLS = D % 32 ? 2 : 4;               // columns of V that a lane loads at once
+constexpr int COLS = 4 - D / 16 % 2 * 2;           // columns of V that a lane loads at once
 constexpr int GROUPS = D / (8 * COLS);             // columns of 8 lanes side by side are a group
 constexpr int PARTS = CLUSTER * KEY_WARPS;         // warps of a cluster that share rows
 constexpr int OWN = (BR + CLUSTER - 1) / CLUSTER;  // rows whose parts a block joins
