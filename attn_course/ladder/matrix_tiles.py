@@ -190,7 +190,7 @@ def best_joined(problem: Problem, device: Device) -> tuple[float, Constants] | N
         (joined_clocks(c, problem, device), c)
         for c in tiles
         if joined_bytes(c) <= device.shared_bytes
-        and max(128, width // 4) <= _joined_threads(c)
+        and max(64, width // 4) <= _joined_threads(c)
         and _joined_registers(c) <= min(255, REGISTERS // _joined_threads(c))
         and (c["CLUSTER"] == 1 or device.capability >= (9, 0))
         and c["BC"] * (c["CLUSTER"] * c["KEY_WARPS"] - 1) < problem.m + 7

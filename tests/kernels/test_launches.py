@@ -122,7 +122,7 @@ def test_a_device_too_small_for_any_tile(method):
 
 
 def test_a_device_that_only_a_cluster_s_tiles_fit():
-    tight, problem = Device("tight", (9, 0), 8, 28 * KB), Problem(1, 40, 40, 64)
+    tight, problem = Device("tight", (9, 0), 8, 18 * KB), Problem(1, 40, 40, 64)
     assert tiles.best_tile("flash_async", problem, tight) is None
     assert choose(problem, tight)[0] == "flash_split"
     (row,) = steps_of("flash_split")
