@@ -96,7 +96,7 @@ def check(method, q, k, v, *, relative=RELATIVE, bias=None, options=(), **asked)
 
 
 def taken_by(method, d):
-    return not (method.startswith("flash") and d > LARGEST_D)
+    return d <= LARGEST_D or not (method.startswith("flash") or method == "split_tf32x3")
 
 
 # (B, H, n, d), keys
@@ -184,7 +184,8 @@ def test_a_row_with_every_key_masked_by_the_bias_gives_zeros(method):
     bias[4, :129] = -np.inf  # only the very last key is left
     bias[5, :64] = -np.inf  # the first block of keys gives nothing
     out = check(method, q, k, v, bias=bias)
-    assert (out[:, :, 2] == 0).all() and (out[:, :, 4] == v[:, :, 129]).all()
+    only = abs(out[:, :, 4] - v[:, :, 129]) / abs(v[:, :, 129])
+    assert (out[:, :, 2] == 0).all() and only.max() <= (6e-7 if method == "split_tf32x3" else 0)
 
 
 @pytest.mark.parametrize("method", SINGLE)
