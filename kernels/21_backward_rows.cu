@@ -61,8 +61,7 @@ __device__ __forceinline__ void gradients(
     const float* x, const float* y,        // (.., d), the other side: k and v, or q and dout
     const float* bias,                     // (n, m) or null, of the first head
     const float* lse, const float* delta,  // (heads_met, n)
-    float* da, float* db,                  // (left, d), dq alone, or dk and dv
-    float* dbias,                          // (n, m) or null
+    float* da, float* db, float* dbias,    // (left, d), dq alone or dk and dv; (n, m) or null
     int own0, int heads_met, int n, int m, int d, long long bias_head, float scale, int causal)
 {
     extern __shared__ float4 shared[];
@@ -98,12 +97,12 @@ __device__ __forceinline__ void gradients(
                 const int row = of_keys ? other : own, key = of_keys ? own : other;
                 p[r] = ds[r] = 0.0f;
                 if (row >= n || key >= m || (causal && key > row + m - n)) continue;
-                const long long score = (long long)row * m + key;
-                const float x = s[r] * scale + (bias ? bias[head * bias_head + score] : 0.0f);
-                // A row without a key has lse -inf, and there exp(x - lse) would be NaN.
-                if (x > MINUS_INFINITY) p[r] = expf(x - lse[(long long)head * n + row]);
-                ds[r] = p[r] * (dp[r] - delta[(long long)head * n + row]);
-                if (!of_keys && dbias) dbias[score] = ds[r];
+                const long long query = (long long)head * n + row, place = (long long)row * m + key;
+                const float score = s[r] * scale + (bias ? bias[head * bias_head + place] : 0.0f);
+                // A row that bias masks whole has lse -inf: exp(score - lse) would be NaN.
+                if (score > MINUS_INFINITY) p[r] = expf(score - lse[query]);
+                ds[r] = p[r] * (dp[r] - delta[query]);
+                if (!of_keys && dbias) dbias[place] = ds[r];
             }
             add_rows<STRIDE>(a_sum, ds, x_tile);
             if (of_keys) add_rows<STRIDE>(b_sum, p, y_tile);

@@ -8,7 +8,7 @@ dv, dbias; what else a step names in `scratch` is made for the call, not cleared
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kernelscope.errors import Advice, InputError, did_you_mean
+from kernelscope.errors import InputError, did_you_mean
 
 from attn_course.ladder.methods import AUTO, UnknownMethod, UnsupportedDtype, UnsupportedOption
 from attn_course.ladder.problem import LARGEST_D, Device, Geometry, Problem, ceil_div
@@ -124,7 +124,8 @@ KEYS = _step(
 
 
 def _any_float32(problem: Problem, device: Device) -> str:
-    return "it takes float32 on any GPU" if problem.dtype == "float32" else ""
+    suits = problem.dtype == "float32" and problem.d <= LARGEST_D
+    return f"it takes float32 up to head dim {LARGEST_D} on any GPU" if suits else ""
 
 
 # "auto" takes the first that suits.
@@ -167,7 +168,8 @@ def choose_backward(problem: Problem, device: Device, wanted: dict[str, bool]) -
         check_method(name, problem, wanted)
     raise UnsupportedDtype(
         f"no method of attention_backward() takes {problem.dtype} with head dim {problem.d} on "
-        f"{device.name}: " + Advice('pass .astype("float32")', "give --dtype float32")
+        f"{device.name}; methods, and what they take: "
+        + "; ".join(f"{name}: {', '.join(one.dtypes)}" for name, one in METHODS.items())
     )
 
 

@@ -32,12 +32,14 @@ __device__ __forceinline__ void add_rows(float (&sum)[rows][cols], const float (
 {
 #pragma unroll 4
     for (int j = 0; j < 32; ++j) {
-        const float* row = tile + j * stride + threadIdx.x % 32;
+        float x[cols];  // read before the shuffles: the compiler would read them again after each
+#pragma unroll
+        for (int c = 0; c < cols; ++c) x[c] = tile[j * stride + threadIdx.x % 32 + 32 * c];
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
             const float w = __shfl_sync(0xffffffff, weight[r], j);
 #pragma unroll
-            for (int c = 0; c < cols; ++c) sum[r][c] += w * row[32 * c];
+            for (int c = 0; c < cols; ++c) sum[r][c] += w * x[c];
         }
     }
 }
