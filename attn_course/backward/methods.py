@@ -71,17 +71,11 @@ class BackwardRequest(msgspec.Struct, frozen=True, eq=False):
                 raise InputError(f"{name} has shape {array.shape}, not {shape} as q says")
         strides = check_bias(bias, q, k, xp)
         problem = problem_of(q, k, self.causal, strides, biased=bias is not None)
-        wanted = {
-            "causal": problem.causal,
-            "bias": problem.biased,
-            "dbias": self.return_dbias,
-            "kv_heads": problem.kv_heads != problem.heads,
-        }
         name, reason = self.method, ""
         if name == AUTO:
-            name, reason = choose_backward(problem, current_device(backend), wanted)
+            name, reason = choose_backward(problem, current_device(backend), self.return_dbias)
             _log.info("auto picks %s: %s", name, reason)
-        check_method(name, problem, wanted)
+        check_method(name, problem, self.return_dbias)
         method = method_of(name)
         scale = 1.0 / math.sqrt(problem.d) if self.scale is None else float(self.scale)
         options = (*self.options, *(method.deterministic if self.deterministic else ()))

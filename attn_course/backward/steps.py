@@ -151,10 +151,15 @@ def method_of(name: str) -> BackwardMethod:
     )
 
 
-def choose_backward(problem: Problem, device: Device, wanted: dict[str, bool]) -> tuple[str, str]:
-    """(method, reason) for a problem on a device.
+def _wanted(problem: Problem, dbias: bool) -> list[str]:
+    """The keys of OPTIONS that are asked for."""
+    grouped = problem.heads != problem.kv_heads
+    asked = {"causal": problem.causal, "bias": problem.biased, "dbias": dbias, "kv_heads": grouped}
+    return [option for option in OPTIONS if asked[option]]
 
-    wanted: whether each of OPTIONS is asked for.
+
+def choose_backward(problem: Problem, device: Device, dbias: bool = False) -> tuple[str, str]:
+    """(method, reason) for a problem on a device; dbias: with a gradient of the bias.
 
     Raises:
         UnsupportedDtype, UnsupportedOption: no method takes the problem.
@@ -162,10 +167,10 @@ def choose_backward(problem: Problem, device: Device, wanted: dict[str, bool]) -
     able = {name: one for name, one in METHODS.items() if problem.dtype in one.dtypes}
     for name, method in able.items():
         reason = method.suits(problem, device)
-        if reason and all(method.supports(option) for option in wanted if wanted[option]):
+        if reason and all(map(method.supports, _wanted(problem, dbias))):
             return name, reason
     for name in able:
-        check_method(name, problem, wanted)
+        check_method(name, problem, dbias)
     raise UnsupportedDtype(
         f"no method of attention_backward() takes {problem.dtype} with head dim {problem.d} on "
         f"{device.name}; methods, and what they take: "
@@ -173,7 +178,7 @@ def choose_backward(problem: Problem, device: Device, wanted: dict[str, bool]) -
     )
 
 
-def check_method(name: str, problem: Problem, wanted: dict[str, bool]) -> None:
+def check_method(name: str, problem: Problem, dbias: bool = False) -> None:
     """Refuse what a method does not implement. Raises UnsupportedDtype, UnsupportedOption."""
     method = method_of(name)
     if problem.dtype not in method.dtypes:
@@ -182,9 +187,8 @@ def check_method(name: str, problem: Problem, wanted: dict[str, bool]) -> None:
             f"method {name!r} takes {' or '.join(method.dtypes)}, not {problem.dtype}; methods "
             f"that take {problem.dtype}: {able or 'none'}"
         )
-    for option, words in OPTIONS.items():
-        if wanted[option] and not method.supports(option):
+    for option in _wanted(problem, dbias):
+        if not method.supports(option):
             able = ", ".join(other for other, one in METHODS.items() if one.supports(option))
-            raise UnsupportedOption(
-                f"method {name!r} has no {words.removeprefix('a ')}; methods that do: {able}"
-            )
+            words = OPTIONS[option].removeprefix("a ")
+            raise UnsupportedOption(f"method {name!r} has no {words}; methods that do: {able}")
