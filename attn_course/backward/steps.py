@@ -65,10 +65,15 @@ def _row_tiles(rows: str, heads: Callable[[Problem], int]):
             )
         own = constants["WARPS"] * constants["ROWS"]
         grid = (heads(problem) * ceil_div(getattr(problem, rows), own), 1, 1)
-        shared_bytes = 2 * (own + 32) * (constants["D"] + 4) * 4
+        shared_bytes = _tile_bytes(own, constants["D"])
         return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1), shared_bytes)
 
     return geometry
+
+
+def _tile_bytes(own: int, width: int) -> int:
+    """Shared memory of two tiles of `own` rows and two of 32."""
+    return 2 * (own + 32) * (width + 4) * 4
 
 
 def _warp_a_row(entry, problem, constants):
@@ -77,11 +82,17 @@ def _warp_a_row(entry, problem, constants):
 
 
 def _rows_config(problem: Problem, device: Device) -> dict[str, int]:
-    """The padded head dim, and as many rows a warp as give every multiprocessor a block."""
+    """The padded head dim; rows a warp that fit, and give every multiprocessor a block of 8 warps.
+
+    From a head dim of 129 on, 4 rows a warp do not fit into registers.
+    """
     width = 32 * ceil_div(min(problem.d, LARGEST_D), 32)
-    fewest = min(problem.bh * problem.n, problem.bh // problem.heads * problem.kv_heads * problem.m)
-    rows = next(r for r in (4, 2, 1) if r == 1 or fewest >= 8 * r * device.sm_count)
-    return {"D": width, "ROWS": min(rows, 2) if width > 128 else rows}
+    kv_heads = problem.bh // problem.heads * problem.kv_heads
+    most = min(problem.bh * problem.n, kv_heads * problem.m) // (8 * device.sm_count)
+    rows = next((rows for rows in (4, 2) if rows <= most and rows * width <= 512), 1)
+    while rows > 1 and _tile_bytes(8 * rows, width) > device.shared_bytes:
+        rows //= 2
+    return {"D": width, "ROWS": rows}
 
 
 def _step(number, file, entry, computes, arguments, writes, geometry, **more) -> Step:

@@ -73,7 +73,10 @@ def test_a_problem_of_many_rows_gets_warps_of_several():
         assert steps.ROWS.launch(problem, (), device).constants == {"D": 64, "ROWS": rows}
     wide = Problem(8, 4096, 4096, 160, heads=8, kv_heads=8)
     assert steps.KEYS.launch(wide, (), device).constants == {"D": 160, "ROWS": 2}
-    assert steps.KEYS.launch(wide, (), device).shared_bytes <= device.shared_bytes
+    small = replace(device, shared_bytes=64 * 1024)
+    for d, rows in ((64, 4), (128, 2)):
+        launch = steps.KEYS.launch(replace(many, d=d), (), small)
+        assert launch.constants["ROWS"] == rows and launch.shared_bytes <= small.shared_bytes
 
 
 @pytest.mark.parametrize("shape", [(9, 13), (3, 9, 13), (2, 1, 9, 13)], ids=str)
