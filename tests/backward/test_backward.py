@@ -200,8 +200,8 @@ def test_the_sanitizer_is_silent():
 
 
 def test_counts():
-    """A tile is read once for WARPS*ROWS rows, no bank conflicts, no atomics."""
-    sectors = []
+    """7 products; a tile is read once for WARPS*ROWS rows; no bank conflicts, no atomics."""
+    sectors, ffma = [], 0
     for rows in (1, 4):
         launches, on, _ = simulated(inputs((1, 1, 64, 64), 96), options=(f"-DROWS={rows}",))
         for launch in launches[1:]:
@@ -211,6 +211,8 @@ def test_counts():
             assert not totals["shared_load_conflicts"] and not totals["shared_store_conflicts"]
             assert not totals["atomic_requests"]
             sectors.append(totals["global_load_sectors"])
+            ffma += totals["ffma_thread_instructions"]
+    assert 1 < ffma / (2 * 7 * 64 * 96 * 64) < 1.05  # exponentials have a few
     bytes_of = {"own": 2 * 64 * 64 * 4, "other": 2 * 96 * 64 * 4}
     for rows, found in ((1, sectors[0]), (4, sectors[2])):
         tiles = bytes_of["own"] + bytes_of["other"] * (64 / (8 * rows))
