@@ -23,7 +23,7 @@
 #define D 128  // columns of the head dim that a tile holds; those past d are zeros
 #endif
 #ifndef BR
-#define BR 80  // queries a tile
+#define BR 64  // queries a tile
 #endif
 #ifndef BLOCKS
 #define BLOCKS 132  // of the grid, at most: one a multiprocessor
@@ -48,6 +48,7 @@ constexpr int PART = BR * BOXES / GROUPS;  // queries of which a warpgroup has 6
 using KeyRing = Ring<GROUPS, BOXES * KEY_BOX>;  // 64 keys a step
 using QueryRing = Ring<STAGES, BOXES * BOX>;
 using TermRing = Ring<STAGES, 2 * BR * 4>;
+using GradientRing = Ring<2, GROUPS * BOX>;
 using SumRing = Ring<1, PART * 64 * 4>;
 
 extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgmma(
@@ -76,13 +77,14 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
     const QueryRing q_ring{q_tiles, barriers + 64};
     const QueryRing dout_ring{dout_tiles, barriers + 96};
     const TermRing term_ring{term_lines, barriers + 128};
+    const GradientRing ds_ring{ds_tiles, barriers + 160};
     auto sum_ring = [&](int group) {
-        return SumRing{sum_tiles + group * SumRing::TILE_BYTES, barriers + 160 + 16 * group};
+        return SumRing{sum_tiles + group * SumRing::TILE_BYTES, barriers + 192 + 16 * group};
     };
-    const int group = threadIdx.x / 128;
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the same in all lanes
     const int warp = threadIdx.x / 32 % 4;
     const int lane = threadIdx.x % 32;
-    const long long tiles = (n + BR - 1) / BR;  // of queries, in a head
+    const int tiles = (n + BR - 1) / BR;  // of queries, in a head
     const int sharing = heads / kv_heads;  // heads of queries that see one of keys
 
     if (threadIdx.x == 0) {
@@ -91,6 +93,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
         q_ring.start(4 * GROUPS);  // warps that read a tile
         dout_ring.start(4 * GROUPS);
         term_ring.start(4 * GROUPS);
+        ds_ring.start(1, 4 * GROUPS);  // warps that write a tile; free ones need no wait
         for (int i = 0; i < GROUPS; ++i) sum_ring(i).start(1, 4);
         barriers_started();
     }
@@ -101,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
     };
     int step = 0;  // tiles of queries so far, over all rounds
     if (group == GROUPS) {
-        give_registers<24>();
+        give_registers<40>();
         for (int round = 0; threadIdx.x % 128 == 0; ++round) {  // this thread orders what comes
             const KeyWork work = work_of_round(round);
             if (work.head >= bh / sharing) break;
@@ -114,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
                 for (int i = 0; i < work.count; ++i, ++step) {
                     const int tile = work.query_tile(i);
                     fill_tile<BOXES>(q_ring, step, q, tile * BR, head);
-                    fill_line(term_ring, step, terms + (head * tiles + tile) * 2 * BR);
+                    fill_line(term_ring, step, terms + 2ll * BR * (head * tiles + tile));
                     fill_tile<BOXES>(dout_ring, step, dout, tile * BR, head);
                 }
             }
@@ -137,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
         }
         return;
     }
-    take_registers<240>();
+    take_registers<232>();
     float dk_sum[D / 8][4];            // gradients of this warpgroup's keys so far
     float dv_sum[D / 8][4];
     float s[BR / 8][4];                // scores of its keys, rows, and queries; then their weights
@@ -161,6 +164,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
 
         auto start_scores = [&] {  // of this step's queries
             q_ring.wait_full(step);
+            forget(s);
             registers_ready();
 #pragma unroll
             for (int c = 0; c < D / 16; ++c) {  // 16 columns are 32 bytes of a box
@@ -169,8 +173,9 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
             }
             end_of_group();
         };
-        auto start_gradients_of_weights = [&] {
+        auto start_gradients = [&] {
             dout_ring.wait_full(step);
+            forget(ds);
             registers_ready();
 #pragma unroll
             for (int c = 0; c < D / 16; ++c) {
@@ -186,7 +191,9 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
                 multiply(sum, pairs[c], describe(tile, BOX, c * 2048), c > 0 || i > 0);
             }
         };
-        auto start_dq = [&](unsigned ds_rows) {
+        auto start_dq = [&] {
+            const unsigned ds_rows = ds_ring.tile(step) + group / BOXES * PART * 128;
+            forget(dq);
             registers_ready();
 #pragma unroll
             for (int c = 0; c < BC / 16; ++c) {  // 16 keys
@@ -195,41 +202,46 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
             }
             end_of_group();
         };
-        auto leave_dq = [&](int of_step) {
-            my_sums.wait_free(of_step);
-            store_columns(my_sums.tile(of_step), 16 * warp, dq);
+        auto leave_dq = [&] {  // of the step before
+            my_sums.wait_free(step - 1);
+            store_columns(my_sums.tile(step - 1), 16 * warp, dq);
             stores_visible();
             __syncwarp();
-            if (lane == 0) arrive(my_sums.full(of_step));
+            if (lane == 0) arrive(my_sums.full(step - 1));
         };
-
-        for (int x = 0; x < GROUPS; ++x) k_ring.wait_full(round * GROUPS + x);
-        start_scores();
-        v_ring.wait_full(key_step);
-        for (;; start_scores(), products_done<0>(), leave_dq(step - 1)) {
-            const int row0 = work.query_tile(at) * BR;
-            const float* shifts = reinterpret_cast<const float*>(
-                memory + (term_ring.tile(step) - k_tiles)) + lane % 4 * 2;  // deltas BR further on
-            const unsigned ds_tile = ds_tiles + step % 2 * GROUPS * BOX;
-            start_gradients_of_weights();
+        auto shifts_of = [&](int step) {  // of this lane's queries; deltas are BR further on
+            return reinterpret_cast<const float*>(memory + (term_ring.tile(step) - k_tiles)) +
+                   lane % 4 * 2;
+        };
+        auto weights_and_gradients = [&] {  // of the scores that are under way
+            start_gradients();
             products_done<1>();
             term_ring.wait_full(step);
-            weigh_queries(s, factor, shifts);
+            weigh_queries(s, factor, shifts_of(step));
+            const int row0 = work.query_tile(at) * BR;
             if (key0 + 64 > m || (causal && key0 + 63 + n - m > row0)) {
                 hide_queries(s, key0 + 16 * warp + lane / 4, row0 + lane % 4 * 2, n, m, causal);
             }
             products_done<0>();
-            gradient_of_scores(ds, s, shifts + BR);
+        };
+
+        for (int x = 0; x < GROUPS; ++x) k_ring.wait_full(round * GROUPS + x);
+        v_ring.wait_full(key_step);
+        start_scores();
+        for (;;) {
+            weights_and_gradients();
+            gradient_of_scores(ds, s, shifts_of(step) + BR);
             pack(p_pairs, s);
             add_product(dv_sum, p_pairs, dout_ring.tile(step));
             pack(ds_pairs, ds);
-            store_turned(ds_tile + group * BOX, 16 * warp, ds_pairs);
+            store_turned(ds_ring.tile(step) + group * BOX, 16 * warp, ds_pairs);
             stores_visible();
-            end_turn<GROUPS>(group);
+            __syncwarp();
+            if (lane == 0) arrive(ds_ring.full(step));
             add_product(dk_sum, ds_pairs, q_ring.tile(step));
             end_of_group();
-            my_turn(group);  // the other warpgroup's part of dS is here
-            start_dq(ds_tile + group / BOXES * PART * 128);
+            ds_ring.wait_full(step);
+            start_dq();
             products_done<1>();
             if (lane == 0) {
                 q_ring.release(step);
@@ -239,9 +251,12 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
             ++step;
             if (++i == steps) break;
             if (++at == work.count) at = 0;
+            products_done<0>();
+            start_scores();
+            leave_dq();
         }
         products_done<0>();
-        leave_dq(step - 1);
+        leave_dq();
 
         const float one[2] = {1.0f, 1.0f}, scales[2] = {scale, scale};
         store_rows(v_mine, 16 * warp, dv_sum, one);  // read no more: from there dv leaves

@@ -101,6 +101,15 @@ __device__ __forceinline__ void multiply(float (&c)[tiles][4], const unsigned (&
     }
 }
 
+// No value of these is needed any more: for the compiler a product that does not add, which starts
+// them anew, would else keep them until it is there.
+template <int tiles>
+__device__ __forceinline__ void forget(float (&c)[tiles][4])
+{
+#pragma unroll
+    for (int x = 0; x < 4 * tiles; ++x) asm volatile("" : "=f"(c[x / 4][x % 4]));
+}
+
 // Before the first product that takes registers which this warp has written.
 __device__ __forceinline__ void registers_ready()
 {
