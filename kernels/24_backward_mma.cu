@@ -1,0 +1,225 @@
+// Idea:          The gradients of attention on the tensor cores. A block keeps a tile of K and V and
+//                meets all queries. Scores are computed with a row for each key, so weights become,
+//                in registers, an operand of the gradients of K and V. Warps work in pairs: one has
+//                the weights and the gradient of V, the other their gradient and that of K.
+// Changes from:  14_flash_mma.cu
+// Shapes:        q, out, dout, dq (batch*heads, n, d); k, v, dk, dv (batch*kv_heads, m, d);
+//                row-major bfloat16 or half; lse float32 (batch*heads, n); TILES = ceil(n/BR);
+//                row_ends float32 (batch*heads, TILES, 2, BR), dq_sum float32 (batch*heads,
+//                TILES*BR, D); order null or uint32 (1 + batch*heads*TILES*2*PAIRS)
+// Launch:        begin_backward: grid (ceil(batch*heads*TILES*BR/8)), block (256); then
+//                backward_mma: grid (batch*kv_heads*ceil(m/BC)), block (64*PAIRS), dynamic shared
+//                2*BC*ROW_BYTES + BR*(4*ROW_BYTES + 8*BC + 16) bytes; then end_backward: grid
+//                (ceil(batch*heads*n/8)), block (256)
+// Needs:         sm_80; d <= D; D a multiple of 16; BC = 16*KEY_TILES*PAIRS; BR 64 or 128;
+//                BFLOAT16 1, or 0 for half; heads a multiple of kv_heads; order zeros, as it leaves
+//                them
+// Expect:        five products of n x m x d; of the time, the tensor cores take most and reads of
+//                shared memory nearly as much; sums of dq in the order in which blocks come, or
+//                with `order` in that of the keys: the same bits on every run
+// Limits:        no bias; weights and their gradients are rounded to 16 bits before products;
+//                dq_sum takes twice the memory of dq
+
+#ifndef BFLOAT16
+#define BFLOAT16 1  // elements are 1: bfloat16, 0: half
+#endif
+#ifndef D
+#define D 64  // columns of the head dim that a tile holds; those past d are zeros
+#endif
+#ifndef KEY_TILES
+#define KEY_TILES 2  // 16 keys each, a warp
+#endif
+#ifndef PAIRS
+#define PAIRS 4  // of warps
+#endif
+#ifndef BR
+#define BR 64  // queries a tile
+#endif
+
+#include "include/async_copy.cuh"
+#include "include/backward_ends.cuh"
+#include "include/fragment_products.cuh"
+#include "include/fragment_weights.cuh"
+#include "include/key_rows.cuh"
+#include "include/ordered_sums.cuh"
+
+constexpr int WARPS = 2 * PAIRS;
+constexpr int THREADS = 32 * WARPS;
+constexpr int WARP_KEYS = 16 * KEY_TILES;          // keys a warp
+constexpr int BC = WARP_KEYS * PAIRS;              // keys a block
+constexpr int ROW_BYTES = (D + 63) / 64 * 64 * 2;  // of a row in shared memory: whole groups
+constexpr int TILE_BYTES = BR * ROW_BYTES;         // of Q or its gradient
+constexpr int DS_BYTES = BC * BR * 2;              // of the scores' gradient
+constexpr int PARTS = BR / 32;                     // a warp sums dq of 32 queries ...
+constexpr int COLUMNS = WARPS / PARTS;             // ... and every COLUMNS-th 16 columns
+constexpr int SHARE = (D / 16 + COLUMNS - 1) / COLUMNS;
+
+static_assert(D % 16 == 0 && D <= 256 && BR % 64 == 0, "16 rows or columns a fragment; 128 bytes");
+
+extern "C" __global__ void __launch_bounds__(256) begin_backward(
+    const Element* __restrict__ out,   // (batch*heads, n, d)
+    const Element* __restrict__ dout,  // (batch*heads, n, d)
+    const float* __restrict__ lse,     // (batch*heads, n)
+    float* __restrict__ row_ends,      // (batch*heads, tiles, 2, BR): lse in powers of two, delta
+    float* __restrict__ dq_sum,        // (batch*heads, tiles*BR, D), zeros after it
+    int bh, int n, int d)              // bh: batch*heads
+{
+    begin_row<BR, D>(out, dout, lse, row_ends, dq_sum, bh, n, d);
+}
+
+extern "C" __global__ void __launch_bounds__(256) end_backward(
+    const float* __restrict__ dq_sum,  // (batch*heads, tiles*BR, D)
+    Element* __restrict__ dq,          // (batch*heads, n, d)
+    int bh, int n, int d, float scale)
+{
+    end_row<BR, D>(dq, dq_sum, bh, n, d, scale);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
+    const Element* __restrict__ q,       // (batch*heads, n, d)
+    const Element* __restrict__ k,       // (batch*kv_heads, m, d)
+    const Element* __restrict__ v,       // (batch*kv_heads, m, d)
+    const Element* __restrict__ dout,    // (batch*heads, n, d)
+    const float* __restrict__ row_ends,  // (batch*heads, tiles, 2, BR)
+    float* __restrict__ dq_sum,          // (batch*heads, tiles*BR, D)
+    Element* __restrict__ dk,            // (batch*kv_heads, m, d)
+    Element* __restrict__ dv,            // (batch*kv_heads, m, d)
+    unsigned* __restrict__ order,        // (1 + batch*heads*tiles*WARPS), zeros, or null
+    int heads, int kv_heads, int n, int m, int d, float scale, int causal)
+{
+    extern __shared__ __align__(128) unsigned char k_tile[];  // (BC, ROW_BYTES)
+    unsigned char* v_tile = k_tile + BC * ROW_BYTES;          // (BC, ROW_BYTES)
+    unsigned char* q_tiles = v_tile + BC * ROW_BYTES;         // (2, 2, BR, ROW_BYTES): Q, dout
+    unsigned char* ds_tiles = q_tiles + 4 * TILE_BYTES;       // (2, BC, 2*BR bytes)
+    float4* p_tile = reinterpret_cast<float4*>(ds_tiles + 2 * DS_BYTES);  // (PAIRS, .., 32)
+    float* ends = reinterpret_cast<float*>(p_tile + BC * BR / 4);         // (2, 2, BR)
+
+    const int warp = threadIdx.x / 32, pair = warp % PAIRS;
+    const bool of_k = warp >= PAIRS;  // this warp has the gradient of K; else of V
+    const int lane = threadIdx.x % 32;
+    const int key_tiles = (m + BC - 1) / BC, tiles = (n + BR - 1) / BR;
+    // In a fixed order the last keys are the first to add to dq: no block waits for a later one.
+    const int block = order ? next_ticket(order) : blockIdx.x;
+    const int key_tile = order ? key_tiles - 1 - block % key_tiles : block % key_tiles;
+    const int kv_head = block / key_tiles, group = heads / kv_heads;
+    const int key0 = key_tile * BC;
+    const int warp_key = key0 + pair * WARP_KEYS;  // the warp's first key
+    const int key = warp_key + lane / 4;           // this lane's keys are key + 8*i
+    const int first = causal ? max(0, key0 + n - m) / BR : 0;  // tile with queries that see keys
+    const int steps = group * (tiles - first);
+    const long long kv_offset = ((long long)kv_head * m + key0) * d;
+    const bool vector = d % 8 == 0 && ((size_t)q | (size_t)k | (size_t)v | (size_t)dout |
+                                       (size_t)dk | (size_t)dv) % 16 == 0;
+
+    // A step's tile, of all heads' tiles; the heads that share K and V follow each other.
+    auto tile_of = [&](int step) {
+        return (kv_head * group + step / (tiles - first)) * tiles + first + step % (tiles - first);
+    };
+    // Starts the copy of what a step needs.
+    auto copy_queries = [&](int step) {
+        const int tile = tile_of(step), row0 = tile % tiles * BR;
+        const long long offset = ((long long)(tile / tiles) * n + row0) * d;
+        const int rows = step < steps ? n - row0 : 0;
+        unsigned char* to = q_tiles + step % 2 * 2 * TILE_BYTES;
+        start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(to, q + offset, rows, d, vector);
+        start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(to + TILE_BYTES, dout + offset, rows, d,
+                                                       vector);
+        start_copy<2 * BR, 2 * BR, THREADS>(ends + step % 2 * 2 * BR,
+                                            row_ends + (long long)tile * 2 * BR, 1, rows, 2 * BR,
+                                            2 * BR, true);
+    };
+    start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tile, k + kv_offset, m - key0, d, vector);
+    start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tile, v + kv_offset, m - key0, d, vector);
+    copy_queries(0);
+
+    // Where a lane reads: its warp's keys of K or V, queries and gradients by role, ds, and all K.
+    unsigned char* mine = (of_k ? v_tile : k_tile) + pair * WARP_KEYS * ROW_BYTES;
+    const unsigned a_lane = shared_address(mine) + rows_next<ROW_BYTES>();
+    const unsigned b_lane =
+        shared_address(q_tiles) + of_k * TILE_BYTES + columns_next<ROW_BYTES>();
+    const unsigned c_lane = shared_address(q_tiles) + !of_k * TILE_BYTES + rows_next<ROW_BYTES>();
+    const unsigned ds_lane = shared_address(ds_tiles) + columns_next<2 * BR>();
+    const unsigned k_lane = shared_address(k_tile) + rows_next<ROW_BYTES>();
+    float4* pair_p = p_tile + pair * WARP_KEYS * BR / 4 + lane;
+
+    float sum[KEY_TILES][D / 8][4] = {};  // the gradient of this warp's keys so far
+    unsigned* turns = nullptr;            // of the sums of dq that the warp added to last
+
+    // dq of a step's queries: what this block's keys add to it.
+    auto add_dq = [&](int step) {
+        float dq[2][2 * SHARE][4] = {};
+        const int part = warp % PARTS, column = warp / PARTS;
+        add_columns_by_columns<BC, 2 * BR, ROW_BYTES, D, COLUMNS>(
+            dq, ds_lane + step % 2 * DS_BYTES, 4 * part, k_lane, column);
+        const int tile = tile_of(step);
+        if (order) {
+            const int seen = causal ? min(m, (tile % tiles + 1) * BR + m - n) : m;  // keys
+            turns = order + 1 + (long long)tile * WARPS + warp;
+            wait_for_turn(turns, (seen - 1) / BC - key_tile);
+        }
+        float* to = dq_sum + ((long long)tile * BR + 32 * part + lane / 4) * D + lane % 4 * 2;
+#pragma unroll
+        for (int x = 0; x < 8 * SHARE; ++x) {  // two sums each
+            const int i = x / (4 * SHARE), c = x / 2 % (2 * SHARE), half = x % 2;
+            const int columns = column + c / 2 * COLUMNS;
+            if (columns >= D / 16) continue;
+            add2(to + (16 * i + 8 * half) * D + 16 * columns + c % 2 * 8, dq[i][c][2 * half],
+                 dq[i][c][2 * half + 1]);
+        }
+    };
+
+    for (int step = 0; step <= steps; ++step) {
+        copies_arrived<0>();
+        __syncthreads();  // barrier: a fast warp would read what other threads still write, and the
+                          // next tiles, weights and ds overwrite those that others still read
+        copy_queries(step + 1);
+        // The two warps of a pair add to dq at different times: while one takes exponentials or
+        // waits for them, the other has products.
+        if (of_k && step > 0) add_dq(step - 1);
+        if (step < steps) {
+            const int stage = step % 2 * 2 * TILE_BYTES;
+            float s[KEY_TILES][BR / 8][4] = {};  // scores, or the gradient of weights
+            add_rows_by_rows<D, ROW_BYTES>(s, a_lane, b_lane + stage);
+            if (turns) pass_turn(turns, key_tile == 0);  // by now, what it added has arrived
+            turns = nullptr;
+
+            const float2* end = reinterpret_cast<const float2*>(
+                ends + step % 2 * 2 * BR + of_k * BR + lane % 4 * 2);
+            unsigned p16[KEY_TILES][BR / 16][4];  // weights, or gradients, of 16 queries
+            if (of_k) {
+                wait_for_weights(pair);
+                take_gradients(s, end, pair_p);
+            } else {
+                const int row0 = tile_of(step) % tiles * BR;
+                const bool edge = warp_key + WARP_KEYS > m ||
+                                  (causal && warp_key + WARP_KEYS > row0 + 1 + m - n);
+                if (edge) hide_queries(s, key, row0 + lane % 4 * 2, n, m, causal);
+                take_weights(s, scale * LOG2E, end, pair_p);
+                weights_stored(pair);
+            }
+#pragma unroll
+            for (int i = 0; i < KEY_TILES; ++i) pack(p16[i], s[i]);
+            if (of_k) {
+                store_fragments<2 * BR>(ds_tiles + step % 2 * DS_BYTES, pair * WARP_KEYS, p16);
+            }
+            add_weighted<ROW_BYTES>(sum, p16, c_lane + stage);
+        }
+        if (!of_k && step > 0) add_dq(step - 1);
+    }
+    if (turns) pass_turn(turns, key_tile == 0);
+
+    // K and V are read no more: the gradient goes to the place of this warp's keys, and from there
+    // in whole chunks.
+    __syncthreads();  // barrier: other warps still read K
+    const float factor = of_k ? scale : 1.0f;
+#pragma unroll
+    for (int x = 0; x < KEY_TILES * D / 4; ++x) {
+        float(&two)[4] = sum[x / (D / 4)][x / 2 % (D / 8)];
+        const int at = swizzled<ROW_BYTES>(x / (D / 4) * 16 + x % 2 * 8 + lane / 4, x / 2 % (D / 8));
+        *reinterpret_cast<unsigned*>(mine + at + lane % 4 * 4) =
+            to_pair(two[x % 2 * 2] * factor, two[x % 2 * 2 + 1] * factor);
+    }
+    __syncwarp();  // lanes read what others wrote
+    store_swizzled<ROW_BYTES, WARP_KEYS>((of_k ? dk : dv) + ((long long)kv_head * m + warp_key) * d,
+                                         mine, m - warp_key, d, vector);
+}

@@ -1,0 +1,94 @@
+// Idea:          Scores in fragments with a row for each key and a column for each query: as
+//                weights, and as gradients, they are the first operand of the gradients of V and K.
+// Used by:       24_backward_mma.cu
+// Explained in:  11_tensor_cores
+#pragma once
+
+#include "fragment_softmax.cuh"
+#include "swizzled_tile.cuh"
+
+// A lane's scores: s[i][j][x] is of key `key` + 16*i + x / 2 * 8 and of query `row` + 8*j + x % 2.
+
+// Hides each key from the queries that may not see it.
+template <int tiles, int cols>
+__device__ __forceinline__ void hide_queries(float (&s)[tiles][cols][4], int key, int row, int n,
+                                             int m, bool causal)
+{
+#pragma unroll
+    for (int i = 0; i < 2 * tiles; ++i) {
+        const int k = key + 8 * i;
+        const int hidden = (k >= m ? n : causal ? k + n - m : 0) - row;  // queries, from `row` on
+#pragma unroll
+        for (int x = 0; x < 2 * cols; ++x) {
+            float& score = s[i / 2][x / 2][i % 2 * 2 + x % 2];
+            if (x / 2 * 8 + x % 2 < hidden) score = MINUS_INFINITY;
+        }
+    }
+}
+
+// Scores become weights exp2(score * factor - lse), which another warp gets too.
+template <int tiles, int cols>
+__device__ __forceinline__ void take_weights(float (&s)[tiles][cols][4], float factor,
+                                             const float2* lse,  // (cols, 4), of two queries each
+                                             float4* p)          // (tiles, cols, 32), this lane's
+{
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+        const float2 shift = lse[4 * j];
+#pragma unroll
+        for (int i = 0; i < tiles; ++i) {
+            float(&s4)[4] = s[i][j];
+#pragma unroll
+            for (int x = 0; x < 4; ++x) {
+                s4[x] = exp2f(s4[x] * factor - (x % 2 ? shift.y : shift.x));
+            }
+            p[(i * cols + j) * 32] = make_float4(s4[0], s4[1], s4[2], s4[3]);
+        }
+    }
+}
+
+// Gradients of weights become those of scores: what they are above the row's average, weighted.
+template <int tiles, int cols>
+__device__ __forceinline__ void take_gradients(float (&s)[tiles][cols][4],
+                                               const float2* delta,  // as lse
+                                               const float4* p)
+{
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+        const float2 average = delta[4 * j];
+#pragma unroll
+        for (int i = 0; i < tiles; ++i) {
+            const float4 p4 = p[(i * cols + j) * 32];
+            float(&s4)[4] = s[i][j];
+            s4[0] = p4.x * (s4[0] - average.x);
+            s4[1] = p4.y * (s4[1] - average.y);
+            s4[2] = p4.z * (s4[2] - average.x);
+            s4[3] = p4.w * (s4[3] - average.y);
+        }
+    }
+}
+
+// Of a pair's two warps the first one says that its weights are stored; barrier 1 + pair.
+__device__ __forceinline__ void weights_stored(int pair)
+{
+    asm volatile("bar.arrive %0, 64;" :: "r"(1 + pair) : "memory");
+}
+
+__device__ __forceinline__ void wait_for_weights(int pair)
+{
+    asm volatile("bar.sync %0, 64;" :: "r"(1 + pair) : "memory");
+}
+
+// Stores a warp's 16*tiles rows in a tile, from row `first` on.
+template <int stride, int tiles, int count>
+__device__ __forceinline__ void store_fragments(unsigned char* tile,  // (.., stride), shared
+                                                int first, const unsigned (&p)[tiles][count][4])
+{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int x = 0; x < 4 * tiles * count; ++x) {
+        const int row = first + x / (4 * count) * 16 + x % 2 * 8 + lane / 4;
+        *reinterpret_cast<unsigned*>(tile + swizzled<stride>(row, x / 2 % (2 * count)) +
+                                     lane % 4 * 4) = p[x / (4 * count)][x / 4 % count][x % 4];
+    }
+}
