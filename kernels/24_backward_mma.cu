@@ -56,6 +56,11 @@ constexpr int SHARE = (D / 16 + COLUMNS - 1) / COLUMNS;
 
 static_assert(D % 16 == 0 && D <= 256 && BR % 64 == 0, "16 rows or columns a fragment; 128 bytes");
 
+struct Queries {
+    int head;  // of batch*heads
+    int row0;  // first row of a tile
+};
+
 extern "C" __global__ void __launch_bounds__(256) begin_backward(
     const Element* __restrict__ out,   // (batch*heads, n, d)
     const Element* __restrict__ dout,  // (batch*heads, n, d)
@@ -104,33 +109,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     const int kv_head = block / key_tiles, group = heads / kv_heads;
     const int key0 = key_tile * BC;
     const int warp_key = key0 + pair * WARP_KEYS;  // the warp's first key
-    const int key = warp_key + lane / 4;           // this lane's keys are key + 8*i
-    const int first = causal ? max(0, key0 + n - m) / BR : 0;  // tile with queries that see keys
-    const int steps = group * (tiles - first);
     const long long kv_offset = ((long long)kv_head * m + key0) * d;
     const bool vector = d % 8 == 0 && ((size_t)q | (size_t)k | (size_t)v | (size_t)dout |
                                        (size_t)dk | (size_t)dv) % 16 == 0;
 
-    // A step's tile, of all heads' tiles; the heads that share K and V follow each other.
-    auto tile_of = [&](int step) {
-        return (kv_head * group + step / (tiles - first)) * tiles + first + step % (tiles - first);
+    // The queries of a step: of a head, those that see keys of this block; then of the next head
+    // with the same keys.
+    const int first = causal ? max(0, key0 + n - m) / BR * BR : 0;
+    auto next = [&](Queries at) {
+        return at.row0 + BR < n ? Queries{at.head, at.row0 + BR} : Queries{at.head + 1, first};
     };
-    // Starts the copy of what a step needs.
-    auto copy_queries = [&](int step) {
-        const int tile = tile_of(step), row0 = tile % tiles * BR;
-        const long long offset = ((long long)(tile / tiles) * n + row0) * d;
-        const int rows = step < steps ? n - row0 : 0;
-        unsigned char* to = q_tiles + step % 2 * 2 * TILE_BYTES;
+    auto copy_queries = [&](Queries at, int stage) {
+        const long long offset = ((long long)at.head * n + at.row0) * d;
+        const int rows = at.head < (kv_head + 1) * group ? n - at.row0 : 0;
+        unsigned char* to = q_tiles + stage * 2 * TILE_BYTES;
         start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(to, q + offset, rows, d, vector);
         start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(to + TILE_BYTES, dout + offset, rows, d,
                                                        vector);
-        start_copy<2 * BR, 2 * BR, THREADS>(ends + step % 2 * 2 * BR,
-                                            row_ends + (long long)tile * 2 * BR, 1, rows, 2 * BR,
-                                            2 * BR, true);
+        start_copy<2 * BR, 2 * BR, THREADS>(
+            ends + stage * 2 * BR, row_ends + 2 * ((long long)at.head * tiles * BR + at.row0), 1,
+            rows, 2 * BR, 2 * BR, true);
     };
     start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tile, k + kv_offset, m - key0, d, vector);
     start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tile, v + kv_offset, m - key0, d, vector);
-    copy_queries(0);
+    Queries before = {}, now = {kv_head * group, first};
+    copy_queries(now, 0);
 
     // Where a lane reads: its warp's keys of K or V, queries and gradients by role, ds, and all K.
     unsigned char* mine = (of_k ? v_tile : k_tile) + pair * WARP_KEYS * ROW_BYTES;
@@ -145,68 +148,65 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     float sum[KEY_TILES][D / 8][4] = {};  // the gradient of this warp's keys so far
     unsigned* turns = nullptr;            // of the sums of dq that the warp added to last
 
-    // dq of a step's queries: what this block's keys add to it.
-    auto add_dq = [&](int step) {
+    auto end_turn = [&] {
+        if (turns) pass_turn(turns, key_tile == 0);
+        turns = nullptr;
+    };
+    // Adds to dq of the queries of the step before what this block's keys give.
+    auto add_dq = [&](int stage) {
         float dq[2][2 * SHARE][4] = {};
         const int part = warp % PARTS, column = warp / PARTS;
-        add_columns_by_columns<BC, 2 * BR, ROW_BYTES, D, COLUMNS>(
-            dq, ds_lane + step % 2 * DS_BYTES, 4 * part, k_lane, column);
-        const int tile = tile_of(step);
+        add_columns_by_columns<BC, 2 * BR, ROW_BYTES, D, COLUMNS>(dq, ds_lane + stage * DS_BYTES,
+                                                                  4 * part, k_lane, column);
+        const long long row = (long long)before.head * tiles * BR + before.row0;
         if (order) {
-            const int seen = causal ? min(m, (tile % tiles + 1) * BR + m - n) : m;  // keys
-            turns = order + 1 + (long long)tile * WARPS + warp;
+            end_turn();
+            const int seen = causal ? min(m, before.row0 + BR + m - n) : m;  // keys
+            turns = order + 1 + row / BR * WARPS + warp;
             wait_for_turn(turns, (seen - 1) / BC - key_tile);
         }
-        float* to = dq_sum + ((long long)tile * BR + 32 * part + lane / 4) * D + lane % 4 * 2;
-#pragma unroll
-        for (int x = 0; x < 8 * SHARE; ++x) {  // two sums each
-            const int i = x / (4 * SHARE), c = x / 2 % (2 * SHARE), half = x % 2;
-            const int columns = column + c / 2 * COLUMNS;
-            if (columns >= D / 16) continue;
-            add2(to + (16 * i + 8 * half) * D + 16 * columns + c % 2 * 8, dq[i][c][2 * half],
-                 dq[i][c][2 * half + 1]);
-        }
+        add_rows<D, COLUMNS>(dq_sum + (row + 32 * part) * D, dq, column);
     };
 
-    for (int step = 0; step <= steps; ++step) {
+    for (int step = 0;; ++step, before = now, now = next(now)) {
+        const int stage = step % 2;
+        const bool more = now.head < (kv_head + 1) * group;
         copies_arrived<0>();
         __syncthreads();  // barrier: a fast warp would read what other threads still write, and the
                           // next tiles, weights and ds overwrite those that others still read
-        copy_queries(step + 1);
+        if (more) copy_queries(next(now), 1 - stage);
         // The two warps of a pair add to dq at different times: while one takes exponentials or
         // waits for them, the other has products.
-        if (of_k && step > 0) add_dq(step - 1);
-        if (step < steps) {
-            const int stage = step % 2 * 2 * TILE_BYTES;
+        if (of_k && step > 0) add_dq(1 - stage);
+        if (more) {
             float s[KEY_TILES][BR / 8][4] = {};  // scores, or the gradient of weights
-            add_rows_by_rows<D, ROW_BYTES>(s, a_lane, b_lane + stage);
-            if (turns) pass_turn(turns, key_tile == 0);  // by now, what it added has arrived
-            turns = nullptr;
+            add_rows_by_rows<D, ROW_BYTES>(s, a_lane, b_lane + stage * 2 * TILE_BYTES);
+            end_turn();  // by now, what the warp added last has arrived
 
             const float2* end = reinterpret_cast<const float2*>(
-                ends + step % 2 * 2 * BR + of_k * BR + lane % 4 * 2);
+                ends + (2 * stage + of_k) * BR + lane % 4 * 2);
             unsigned p16[KEY_TILES][BR / 16][4];  // weights, or gradients, of 16 queries
             if (of_k) {
                 wait_for_weights(pair);
                 take_gradients(s, end, pair_p);
             } else {
-                const int row0 = tile_of(step) % tiles * BR;
                 const bool edge = warp_key + WARP_KEYS > m ||
-                                  (causal && warp_key + WARP_KEYS > row0 + 1 + m - n);
-                if (edge) hide_queries(s, key, row0 + lane % 4 * 2, n, m, causal);
+                                  (causal && warp_key + WARP_KEYS > now.row0 + 1 + m - n);
+                if (edge) hide_queries(s, warp_key, now.row0, n, m, causal);
                 take_weights(s, scale * LOG2E, end, pair_p);
                 weights_stored(pair);
             }
 #pragma unroll
             for (int i = 0; i < KEY_TILES; ++i) pack(p16[i], s[i]);
             if (of_k) {
-                store_fragments<2 * BR>(ds_tiles + step % 2 * DS_BYTES, pair * WARP_KEYS, p16);
+                store_fragments<2 * BR>(ds_tiles + stage * DS_BYTES, pair * WARP_KEYS, p16);
             }
-            add_weighted<ROW_BYTES>(sum, p16, c_lane + stage);
+            add_weighted<ROW_BYTES>(sum, p16, c_lane + stage * 2 * TILE_BYTES);
         }
-        if (!of_k && step > 0) add_dq(step - 1);
+        if (!of_k && step > 0) add_dq(1 - stage);
+        if (!more) break;
     }
-    if (turns) pass_turn(turns, key_tile == 0);
+    end_turn();
 
     // K and V are read no more: the gradient goes to the place of this warp's keys, and from there
     // in whole chunks.

@@ -7,21 +7,24 @@
 #include "fragment_softmax.cuh"
 #include "swizzled_tile.cuh"
 
-// A lane's scores: s[i][j][x] is of key `key` + 16*i + x / 2 * 8 and of query `row` + 8*j + x % 2.
+// A lane's scores: s[i][j][x] is of key lane / 4 + 16*i + x / 2 * 8 of the warp's, and of query
+// lane % 4 * 2 + 8*j + x % 2 of the tile.
 
-// Hides each key from the queries that may not see it.
+// Hides each key from the queries that may not see it; key0 and row0 are the first ones.
 template <int tiles, int cols>
-__device__ __forceinline__ void hide_queries(float (&s)[tiles][cols][4], int key, int row, int n,
+__device__ __forceinline__ void hide_queries(float (&s)[tiles][cols][4], int key0, int row0, int n,
                                              int m, bool causal)
 {
+    const int lane = threadIdx.x % 32;
+    const int left = m - key0 - lane / 4;  // keys
+    const int hidden = n - left - row0 - lane % 4 * 2;  // queries, of key 0
 #pragma unroll
     for (int i = 0; i < 2 * tiles; ++i) {
-        const int k = key + 8 * i;
-        const int hidden = (k >= m ? n : causal ? k + n - m : 0) - row;  // queries, from `row` on
 #pragma unroll
         for (int x = 0; x < 2 * cols; ++x) {
             float& score = s[i / 2][x / 2][i % 2 * 2 + x % 2];
-            if (x / 2 * 8 + x % 2 < hidden) score = MINUS_INFINITY;
+            const int query = x / 2 * 8 + x % 2;
+            if (8 * i >= left || (causal && query < hidden + 8 * i)) score = MINUS_INFINITY;
         }
     }
 }

@@ -8,11 +8,31 @@
 __device__ __forceinline__ void add2(float* to, float x, float y)
 {
 #if __CUDA_ARCH__ >= 900
-    atomicAdd(reinterpret_cast<float2*>(to), make_float2(x, y));
+    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
 #else
     atomicAdd(to, x);
     atomicAdd(to + 1, y);
 #endif
+}
+
+// Adds a warp's fragments of 16*tiles rows to sums of `width` columns: of every `step`-th 16 of
+// them, from the 16 of number `first` on.
+template <int width, int step, int tiles, int cols>
+__device__ __forceinline__ void add_rows(float* to,  // (16*tiles, width)
+                                         const float (&x)[tiles][cols][4], int first)
+{
+    const int lane = threadIdx.x % 32;
+    to += lane / 4 * width + lane % 4 * 2;
+#pragma unroll
+    for (int c = 0; c < cols; ++c) {
+        const int column = first + c / 2 * step;
+        if (width / 16 % step && column >= width / 16) break;  // there are none left
+#pragma unroll
+        for (int i = 0; i < 2 * tiles; ++i) {
+            add2(to + 8 * i * width + 16 * column + c % 2 * 8, x[i / 2][c][i % 2 * 2],
+                 x[i / 2][c][i % 2 * 2 + 1]);
+        }
+    }
 }
 
 // This block's number in the order in which blocks started: those before it are at work, or done,
