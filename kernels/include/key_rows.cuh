@@ -4,8 +4,13 @@
 // Explained in:  11_tensor_cores
 #pragma once
 
-#include "fragment_softmax.cuh"
-#include "swizzled_tile.cuh"
+#include "fragment_weights.cuh"
+
+// A tile of queries that a block of keys meets.
+struct Queries {
+    int head;  // of batch*heads
+    int row0;  // the tile's first row
+};
 
 // A lane's scores: s[i][j][x] is of key lane / 4 + 16*i + x / 2 * 8 of the warp's, and of query
 // lane % 4 * 2 + 8*j + x % 2 of the tile.
@@ -94,4 +99,19 @@ __device__ __forceinline__ void store_fragments(unsigned char* tile,  // (.., st
         *reinterpret_cast<unsigned*>(tile + swizzled<stride>(row, x / 2 % (2 * count)) +
                                      lane % 4 * 4) = p[x / (4 * count)][x / 4 % count][x % 4];
     }
+}
+
+// The same of sums, times a factor, as elements; from the tile's first row on.
+template <int stride, int tiles, int cols>
+__device__ __forceinline__ void store_sums(unsigned char* tile,  // (16*tiles, stride), shared
+                                           float (&sum)[tiles][cols][4], float factor)
+{
+    unsigned p[tiles][cols / 2][4];
+#pragma unroll
+    for (int i = 0; i < tiles; ++i) {
+#pragma unroll
+        for (int x = 0; x < 4 * cols; ++x) sum[i][x / 4][x % 4] *= factor;
+        pack(p[i], sum[i]);
+    }
+    store_fragments<stride>(tile, 0, p);
 }

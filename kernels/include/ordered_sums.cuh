@@ -62,6 +62,6 @@ __device__ __forceinline__ void pass_turn(unsigned* turns, bool last)
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
         __threadfence();  // what the warp added comes before it
-        atomicExch(turns, last ? 0 : *turns + 1);
+        atomicInc(turns, last ? 0 : ~0u);
     }
 }
