@@ -21,7 +21,7 @@ from .problem import MAX_GRID_YZ, Geometry, Problem
 from .steps import Step
 
 # Arrays that may be absent: the kernel gets a null pointer.
-OPTIONAL = ("bias", "lse", "lengths", "page_table")
+OPTIONAL = ("bias", "dbias", "lse", "lengths", "page_table")
 MAX_ROWS = 2**31 - 1  # the row count is an int in the kernels
 
 
@@ -188,7 +188,8 @@ def call_steps(
     made = {"out": problem.shape("out"), "s": heads.shape("s")}
     for step in steps:
         if step.scratch:
-            made |= step.scratch(step.launch(problem, options, current_device(backend)))
+            geometry = step.launch(problem, options, current_device(backend))
+            made |= step.scratch(geometry, problem)
     scratch = {n: shape for n, shape in made.items() if n in used and n not in arrays}
     call = Call(problem, float(scale), backend, (), dict(arrays), scratch)
     call._add_scratch(call.arrays)

@@ -187,7 +187,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         The form is all that the checks and launches depend on but addresses; None: a request
         that is not kept, since something is wrong with it. form_of: of an array.
         """
-        form_of = form_of or _array_form
+        form_of = form_of or array_form
         try:
             form = (
                 self.backend,
@@ -209,7 +209,8 @@ class Request(msgspec.Struct, frozen=True, eq=False):
             return None, None  # the checks say what is wrong
 
 
-def _array_form(array) -> tuple:
+def array_form(array) -> tuple:
+    """What launches depend on of an array."""
     return type(array), array.shape, array.dtype, array.flags.c_contiguous
 
 
@@ -279,12 +280,15 @@ def attention(
     )
     if exchange is not None:
         return _of_foreign(exchange, request)
-    arrays = _called(request).arrays
+    arrays = run_request(request).arrays
     return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]
 
 
-def _called(request: Request) -> Call:
-    """The call of a request, which has run."""
+def run_request(request: Request) -> Call:
+    """Run the call of a request, with the launches of an earlier one of its form; return it.
+
+    request: a Request, or another with its `cached()`, `arrays()` and `call()`.
+    """
     cached, form = request.cached()
     if cached is not None and cached.is_current():
         call = cached.on(request.arrays(cached.xp, check_overlap))
@@ -305,7 +309,7 @@ def _of_foreign(exchange: Interchange, request: Request):
             return _on_addresses(cached, request)
         names = (*_INPUTS, "out")
         taken = {name: exchange.take(name, getattr(request, name)) for name in names}
-        call = _called(msgspec.structs.replace(request, **taken))
+        call = run_request(msgspec.structs.replace(request, **taken))
         by_address = all(not (one.step.maps or one.heads) for one in call.launches)
         if form is not None and by_address and _is_plain(request):
             _keep(form, CachedCall(call))
@@ -482,6 +486,11 @@ class CachedCall:
 
 
 _cached: dict[tuple, CachedCall] = {}
+
+
+def kept_call(form: tuple) -> CachedCall | None:
+    """Return the kept call of requests of a form."""
+    return _cached.get(form)
 
 
 def _keep(form: tuple, call: CachedCall) -> None:

@@ -16,6 +16,7 @@ COMMANDS = ("run", "count", "check", "trace")
 NAMES = {
     "naive": ("a method of attention()", (0, 0, 0, 0)),
     "02_scores_tiled": ("a kernel of attention", (0, 0, 0, 0)),
+    "backward_rows": ("a method of attention_backward()", (0, 0, 0, 0)),
     "17_bias_gelu": ("a kernel of the layers", (0, 0, 0, 0)),
     "broken/lost_head_offset": ("a kernel of attention", (1, 1, 1, 1)),
     "missing_first_barrier": (
