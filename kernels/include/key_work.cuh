@@ -19,6 +19,15 @@ struct KeyWork {
     }
 };
 
+// Takes step(head, query_tile, number) for each tile of queries of each head that shares the keys.
+template <typename Step>
+__device__ __forceinline__ void each_step(const KeyWork& work, int sharing, Step step)
+{
+    for (int head = work.head * sharing; head < (work.head + 1) * sharing; ++head) {
+        for (int i = 0; i < work.count; ++i) step(head, work.query_tile(i), i);
+    }
+}
+
 // What this block, of `blocks` at most, does in a round. Causal masks leave the first tiles of keys
 // the most queries: in odd rounds the last block is the first, so that who had a long tile of one
 // round has a short one of the next.
@@ -42,28 +51,20 @@ __device__ __forceinline__ KeyWork key_work(int round, int heads, int n, int m, 
     return work;
 }
 
+// How many tiles of keys some query of a tile sees.
+template <int keys, int rows>
+__device__ __forceinline__ int tiles_seen(int query_tile, int n, int m, int causal)
+{
+    const int tiles = (m + keys - 1) / keys;
+    return causal ? min(tiles, ((query_tile + 1) * rows - 1 + m - n) / keys + 1) : tiles;
+}
+
 // How many tiles of keys add to the gradient of a step's queries before this one does: those of
 // earlier rounds, then those of this round in the order in which they get there if all start at once.
-template <int keys, int rows>
-__device__ __forceinline__ int earlier_tiles(const KeyWork& work, int step, int n, int m, int causal)
+// Of a causal mask the last keys that these queries see are the first to get there.
+__device__ __forceinline__ int earlier_tiles(const KeyWork& work, int step, int seen, int causal)
 {
-    if (causal) {  // the last tile of keys that these queries see is the first to get there
-        const int seen = ((work.query_tile(step) + 1) * rows - 1 + m - n) / keys + 1;
-        return work.begin + min(work.end, seen) - 1 - work.tile;
-    }
+    if (causal) return work.begin + min(work.end, seen) - 1 - work.tile;
     return work.begin + min(step, work.end - 1 - work.tile) +
            max(0, work.tile + step - work.count + 1 - work.begin);
-}
-
-// Waits until the counter is at `count`. What others wrote before they counted is seen from here.
-__device__ __forceinline__ void wait_until(const unsigned* counter, unsigned count)
-{
-    for (unsigned seen = ~count; seen != count;) {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-    }
-}
-
-__device__ __forceinline__ void count_up(unsigned* counter)  // after all that this thread wrote
-{
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(counter) : "memory");
 }

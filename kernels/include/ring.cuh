@@ -25,6 +25,8 @@ struct Ring {
     }
     __device__ __forceinline__ unsigned free(int step) const { return full(step) + stages * 8; }
 
+    __device__ __forceinline__ unsigned end() const { return tiles + stages * tile_bytes; }
+
     // One thread fills a tile, or each of `writers` a part; readers release it.
     __device__ __forceinline__ void start(int readers, int writers = 1) const
     {

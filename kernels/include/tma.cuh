@@ -87,3 +87,12 @@ __device__ __forceinline__ void stores_visible()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+
+// After a warp's stores to its part of the tile of a step, which the copy engine or wgmma reads.
+template <typename Ring>
+__device__ __forceinline__ void part_written(const Ring& ring, int step)
+{
+    stores_visible();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(ring.full(step));
+}
