@@ -76,12 +76,9 @@ extern "C" __global__ void __launch_bounds__(256) end_backward(
 }
 
 extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgmma(
-    const __grid_constant__ TensorMap q,       // (batch*heads, n, d), boxes of BR rows
-    const __grid_constant__ TensorMap dout,    // like q
-    const __grid_constant__ TensorMap k,       // (batch*kv_heads, m, d), boxes of 64 rows
-    const __grid_constant__ TensorMap v,       // like k
-    const __grid_constant__ TensorMap dk,      // like k
-    const __grid_constant__ TensorMap dv,      // like k
+    const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap dout,  // boxes: BR rows
+    const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,     // of 64 rows
+    const __grid_constant__ TensorMap dk, const __grid_constant__ TensorMap dv,   // of 64 rows
     const __grid_constant__ TensorMap dq_sum,  // (batch*heads, tiles*BR, D), boxes of PART rows
     const float* __restrict__ row_ends,  // (batch*heads, tiles, 2, BR): log2 of sums, then deltas
     unsigned* __restrict__ turns,        // (batch*heads, tiles, GROUPS)
@@ -118,15 +115,13 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
     }
     __syncthreads();  // barrier: a thread would use an mbarrier that is not there yet
 
-    auto work_of_round = [&](int round) {
-        return key_work<BC, BR, BLOCKS>(round, bh / sharing, n, m, causal);
+    auto rounds = [&](auto role) {
+        each_round<BC, BR, BLOCKS>(bh / sharing, n, m, causal, role);
     };
     int step = 0;  // tiles of queries so far, over all rounds
     if (group == GROUPS) {
         give_registers<40>();
-        for (int round = 0; threadIdx.x % 128 == 0; ++round) {  // this thread orders what comes
-            const KeyWork work = work_of_round(round);
-            if (work.head >= bh / sharing) break;
+        auto order_copies = [&](int round, const KeyWork& work) {
             for (int i = 0; i < GROUPS; ++i) {
                 const int key = work.tile * BC + 64 * i;
                 fill_tile<BOXES>(k_ring, round * GROUPS + i, k, key, work.head);
@@ -137,10 +132,8 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
                 fill_line(end_ring, step, row_ends + 2ll * BR * (head * tiles + tile));
                 fill_tile<BOXES>(dout_ring, step++, dout, tile * BR, head);
             });
-        }
-        for (int round = 0; 0 <= part && part < GROUPS; ++round) {  // this warp adds up dq
-            const KeyWork work = work_of_round(round);
-            if (work.head >= bh / sharing) break;
+        };
+        auto add_up_dq = [&](int round, const KeyWork& work) {
             each_step(work, sharing, [&](int head, int tile, int i) {
                 const int seen = tiles_seen<BC, BR>(tile, n, m, causal);
                 const int earlier = earlier_tiles(work, i, seen, causal);
@@ -154,7 +147,9 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
                 }
                 if (DETERMINISTIC) pass_turn(turn, earlier + 1 == seen);
             });
-        }
+        };
+        if (threadIdx.x % 128 == 0) rounds(order_copies);
+        if (0 <= part && part < GROUPS) rounds(add_up_dq);
         return;
     }
     take_registers<232>();
@@ -166,13 +161,11 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
     float dq[PART / 8][4];  // 64 columns, rows here, of PART queries, from the keys of both groups
     const float factor = scale * LOG2E;
 
-    for (int round = 0;; ++round) {
-        const KeyWork work = work_of_round(round);
-        if (work.head >= bh / sharing) break;
+    rounds([&](int round, const KeyWork& work) {
         const int key0 = work.tile * BC + 64 * group;  // of this warpgroup
         const int key_step = round * GROUPS + group;
         const unsigned k_mine = k_ring.tile(key_step), v_mine = v_ring.tile(key_step);
-        int at = 0;  // steps of this head so far
+        int row0 = work.query_tile(0) * BR;  // of this step's queries
         auto start_s = [&] {
             q_ring.wait_full(step);
             start_scores<BOXES, KEY_BOX, BOX>(s, k_mine, q_ring.tile(step));
@@ -194,7 +187,6 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
             products_done<1>();
             end_ring.wait_full(step);
             weigh_queries(s, factor, ends);
-            const int row0 = work.query_tile(at) * BR;
             if (key0 + 64 > m || (causal && key0 + 63 + n - m > row0)) {
                 hide_queries(s, key0 + 16 * warp + lane / 4, row0 + lane % 4 * 2, n, m, causal);
             }
@@ -211,15 +203,11 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
                 dq, k_ring.tile(0) + group % BOXES * KEY_BOX,
                 ds_ring.tile(step) + group / BOXES * PART * 128);
             products_done<1>();
-            if (lane == 0) {
-                q_ring.release(step);
-                dout_ring.release(step);
-                end_ring.release(step);
-            }
+            if (lane == 0) q_ring.release(step), dout_ring.release(step), end_ring.release(step);
             ++step;
             products_done<0>();
             if (--left == 0) break;
-            if (++at == work.count) at = 0;
+            row0 = row0 + BR < n ? row0 + BR : work.first * BR;
             start_s();  // of the next step, while dq leaves
             leave_dq();
         }
@@ -236,5 +224,5 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
             store_tile<BOXES>(v_ring, key_step, dv, key0, work.head);
             store_tile<BOXES>(k_ring, key_step, dk, key0, work.head);
         }
-    }
+    });
 }

@@ -27,13 +27,16 @@ template <int tiles>
 __device__ __forceinline__ void hide_queries(float (&c)[tiles][4], int key, int row, int n, int m,
                                              bool causal)
 {
+    int hidden[2];  // of the queries from `row` on: from the lane's first key, and from its second
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int at = key + 8 * half;
-        const int hidden = (at >= m ? row + 8 * tiles : causal ? at + n - m : 0) - row;
+    for (int x = 0; x < 2; ++x) {
+        hidden[x] = key + 8 * x >= m ? 8 * tiles : causal ? key + 8 * x + n - m - row : 0;
+    }
 #pragma unroll
-        for (int x = 0; x < 2 * tiles; ++x) {
-            if (x / 2 * 8 + x % 2 < hidden) c[x / 2][2 * half + x % 2] = 0.0f;
+    for (int j = 0; j < tiles; ++j) {
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+            if (8 * j + x % 2 < hidden[x / 2]) c[j][x] = 0.0f;
         }
     }
 }

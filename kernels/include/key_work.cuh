@@ -51,6 +51,17 @@ __device__ __forceinline__ KeyWork key_work(int round, int heads, int n, int m, 
     return work;
 }
 
+// Takes action(round, work) for each round in which there is work for this block.
+template <int keys, int rows, int blocks, typename Action>
+__device__ __forceinline__ void each_round(int heads, int n, int m, int causal, Action action)
+{
+    for (int round = 0;; ++round) {
+        const KeyWork work = key_work<keys, rows, blocks>(round, heads, n, m, causal);
+        if (work.head >= heads) return;
+        action(round, work);
+    }
+}
+
 // How many tiles of keys some query of a tile sees.
 template <int keys, int rows>
 __device__ __forceinline__ int tiles_seen(int query_tile, int n, int m, int causal)
