@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     float* ends = reinterpret_cast<float*>(p_tile + BC * BR / 4);         // (2, 2, BR)
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pair = warp % PAIRS;
-    const bool of_k = warp >= PAIRS;  // this warp has the gradient of K; else of V
+    const bool of_k = warp >= PAIRS;  // this warp has the gradient of K, else of V
     const int key_tiles = (m + BC - 1) / BC, tiles = (n + BR - 1) / BR;
     // In a fixed order the last keys are the first to add to dq: no block waits for a later one.
     const int block = DETERMINISTIC ? next_ticket(turns) : blockIdx.x;
@@ -122,7 +122,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tile, v + kv_offset, m - key0, d, vector);
     Queries before = {}, now = {kv_head * group, first};
     copy_queries(now, 0);
-
     // Where a lane reads: of V and dout, or K and Q, the first product; of Q, or dout, the second.
     unsigned char* mine = (of_k ? v_tile : k_tile) + pair * WARP_KEYS * ROW_BYTES;
     const unsigned a_lane = shared_address(mine) + rows_next<ROW_BYTES>();
@@ -168,7 +167,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
             float s[KEY_TILES][BR / 8][4] = {};  // scores, or the gradient of weights
             add_rows_by_rows<D, ROW_BYTES>(s, a_lane, b_lane + stage * 2 * TILE_BYTES);
             end_turn();  // by now, what the warp added last has arrived
-
             const float2* end = reinterpret_cast<const float2*>(
                 ends + (2 * stage + of_k) * BR + lane % 4 * 2);
             unsigned p16[KEY_TILES][BR / 16][4];  // weights, or gradients, of 16 queries
