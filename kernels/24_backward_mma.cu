@@ -176,9 +176,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
             } else {
                 const bool edge = warp_key + WARP_KEYS > m ||
                                   (causal && warp_key + WARP_KEYS > now.row0 + 1 + m - n);
+                take_weights(s, scale * LOG2E, end);
                 if (edge) hide_queries(s, warp_key, now.row0, n, m, causal);
-                take_weights(s, scale * LOG2E, end, pair_p);
-                weights_stored(pair);
+                store_weights(pair_p, s, pair);
             }
 #pragma unroll
             for (int i = 0; i < KEY_TILES; ++i) pack(p16[i], s[i]);
