@@ -6,15 +6,15 @@
 // Shapes:        q, out, dout, dq (batch*heads, n, d); k, v, dk, dv (batch*kv_heads, m, d);
 //                row-major bfloat16 or half; lse float32 (batch*heads, n); tiles = ceil(n/BR);
 //                row_ends float32 (batch*heads, tiles, 2, BR), dq_sum (batch*heads, tiles*BR, D);
-//                order null or uint32 (1 + batch*heads*tiles*2*PAIRS)
+//                turns uint32 (1 + batch*heads*tiles*2*PAIRS), read where DETERMINISTIC
 // Launch:        begin_backward: grid (ceil(batch*heads*tiles*BR/8)), block (256); backward_mma:
 //                grid (batch*kv_heads*ceil(m/BC)), block (64*PAIRS), dynamic shared
 //                2*BC*ROW_BYTES + BR*(4*ROW_BYTES + 8*BC + 16) bytes, BC = 16*KEY_TILES*PAIRS;
 //                end_backward: grid (ceil(batch*heads*n/8)), block (256)
 // Needs:         sm_80; d <= D; D a multiple of 16; BR 64 or 128; BFLOAT16 1, or 0 for half; heads
-//                a multiple of kv_heads; order zeros, as it leaves them
+//                a multiple of kv_heads; turns zeros, as it leaves them
 // Expect:        tensor cores and reads of shared memory take nearly the same time; dq is summed as
-//                blocks come or, with `order`, in that of the keys: the same bits on every run
+//                blocks come or, where DETERMINISTIC, as keys do: the same bits on every run
 // Limits:        no bias; weights and ds are rounded to 16 bits; dq_sum is twice as large as dq
 
 #ifndef BFLOAT16
@@ -31,6 +31,9 @@
 #endif
 #ifndef BR
 #define BR 64  // queries a tile
+#endif
+#ifndef DETERMINISTIC
+#define DETERMINISTIC 0  // 1: blocks add to dq in a fixed order
 #endif
 
 #include "include/async_copy.cuh"
@@ -57,17 +60,17 @@ extern "C" __global__ void __launch_bounds__(256) begin_backward(
     const float* __restrict__ lse,  // (batch*heads, n)
     float* __restrict__ row_ends,   // (batch*heads, tiles, 2, BR): lse in powers of two, delta
     float* __restrict__ dq_sum,     // (batch*heads, tiles*BR, D), zeros after it
-    int bh, int n, int d)           // bh: batch*heads
+    int rows, int n, int d)         // rows: batch*heads*n
 {
-    begin_row<BR, D>(out, dout, lse, row_ends, dq_sum, bh, n, d);
+    begin_row<BR, D>(out, dout, lse, row_ends, dq_sum, rows / n, n, d);
 }
 
 extern "C" __global__ void __launch_bounds__(256) end_backward(
     const float* __restrict__ dq_sum,  // (batch*heads, tiles*BR, D)
     Element* __restrict__ dq,          // (batch*heads, n, d)
-    int bh, int n, int d, float scale)
+    int rows, int n, int d, float scale)
 {
-    end_row<BR, D>(dq, dq_sum, bh, n, d, scale);
+    end_row<BR, D>(dq, dq_sum, rows / n, n, d, scale);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
@@ -76,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     const float* __restrict__ row_ends,                  // (batch*heads, tiles, 2, BR)
     float* __restrict__ dq_sum,                          // (batch*heads, tiles*BR, D)
     Element* __restrict__ dk, Element* __restrict__ dv,  // (batch*kv_heads, m, d)
-    unsigned* __restrict__ order,  // (1 + batch*heads*tiles*WARPS), zeros, or null
+    unsigned* __restrict__ turns,                        // (1 + batch*heads*tiles*WARPS), zeros
     int heads, int kv_heads, int n, int m, int d, float scale, int causal)
 {
     extern __shared__ __align__(128) unsigned char k_tile[];  // (BC, ROW_BYTES)
@@ -87,11 +90,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     float* ends = reinterpret_cast<float*>(p_tile + BC * BR / 4);         // (2, 2, BR)
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pair = warp % PAIRS;
-    const bool of_k = warp >= PAIRS;  // this warp has the gradient of K; else of V
+    const bool of_k = warp >= PAIRS;  // this warp has the gradient of K, else of V
     const int key_tiles = (m + BC - 1) / BC, tiles = (n + BR - 1) / BR;
     // In a fixed order the last keys are the first to add to dq: no block waits for a later one.
-    const int block = order ? next_ticket(order) : blockIdx.x;
-    const int key_tile = order ? key_tiles - 1 - block % key_tiles : block % key_tiles;
+    const int block = DETERMINISTIC ? next_ticket(turns) : blockIdx.x;
+    const int key_tile = DETERMINISTIC ? key_tiles - 1 - block % key_tiles : block % key_tiles;
     const int kv_head = block / key_tiles, group = heads / kv_heads;
     const int key0 = key_tile * BC, warp_key = key0 + pair * WARP_KEYS;  // the warp's first key
     const long long kv_offset = ((long long)kv_head * m + key0) * d;
@@ -119,7 +122,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tile, v + kv_offset, m - key0, d, vector);
     Queries before = {}, now = {kv_head * group, first};
     copy_queries(now, 0);
-
     // Where a lane reads: of V and dout, or K and Q, the first product; of Q, or dout, the second.
     unsigned char* mine = (of_k ? v_tile : k_tile) + pair * WARP_KEYS * ROW_BYTES;
     const unsigned a_lane = shared_address(mine) + rows_next<ROW_BYTES>();
@@ -133,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     int added = -1;                       // tile of dq that the warp added to last
 
     auto end_turn = [&] {
-        if (added >= 0) pass_turn(order + 1 + added * WARPS + warp, key_tile == 0);
+        if (added >= 0) pass_turn(turns + 1 + added * WARPS + warp, key_tile == 0);
         added = -1;
     };
     // Adds to dq of the queries of the step before what this block's keys give.
@@ -143,11 +145,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
         add_columns_by_columns<BC, 2 * BR, ROW_BYTES, D, COLUMNS>(dq, ds_lane + stage * DS_BYTES,
                                                                   4 * part, k_lane, column);
         const long long row = (long long)before.head * tiles * BR + before.row0;
-        if (order) {
+        if (DETERMINISTIC) {
             end_turn();
             const int seen = causal ? min(m, before.row0 + BR + m - n) : m;  // keys
             added = row / BR;
-            wait_for_turn(order + 1 + added * WARPS + warp, (seen - 1) / BC - key_tile);
+            wait_for_turn(turns + 1 + added * WARPS + warp, (seen - 1) / BC - key_tile);
         }
         add_rows<D, COLUMNS>(dq_sum + (row + 32 * part) * D, dq, column);
     };
@@ -165,7 +167,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
             float s[KEY_TILES][BR / 8][4] = {};  // scores, or the gradient of weights
             add_rows_by_rows<D, ROW_BYTES>(s, a_lane, b_lane + stage * 2 * TILE_BYTES);
             end_turn();  // by now, what the warp added last has arrived
-
             const float2* end = reinterpret_cast<const float2*>(
                 ends + (2 * stage + of_k) * BR + lane % 4 * 2);
             unsigned p16[KEY_TILES][BR / 16][4];  // weights, or gradients, of 16 queries
@@ -175,9 +176,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
             } else {
                 const bool edge = warp_key + WARP_KEYS > m ||
                                   (causal && warp_key + WARP_KEYS > now.row0 + 1 + m - n);
+                take_weights(s, scale * LOG2E, end);
                 if (edge) hide_queries(s, warp_key, now.row0, n, m, causal);
-                take_weights(s, scale * LOG2E, end, pair_p);
-                weights_stored(pair);
+                store_weights(pair_p, s, pair);
             }
 #pragma unroll
             for (int i = 0; i < KEY_TILES; ++i) pack(p16[i], s[i]);

@@ -14,6 +14,8 @@ from attn_course.ladder.methods import AUTO, UnknownMethod, UnsupportedDtype, Un
 from attn_course.ladder.problem import LARGEST_D, Device, Geometry, Problem, ceil_div
 from attn_course.ladder.steps import Step
 
+from .mma import MMA_STEPS, suits_mma
+
 DETERMINISTIC = "DETERMINISTIC"  # the constant of a file that can sum in a fixed order, if asked
 # What a method can be asked for, by the kernel parameter that does it.
 OPTIONS = {
@@ -130,6 +132,7 @@ def _any_float32(problem: Problem, device: Device) -> str:
 
 # "auto" takes the first that suits.
 METHODS: dict[str, BackwardMethod] = {
+    "backward_mma": BackwardMethod(MMA_STEPS, suits_mma),
     "backward_rows": BackwardMethod((DELTA, ROWS, KEYS), _any_float32),
 }
 BACKWARD = tuple({step: None for method in METHODS.values() for step in method.steps})

@@ -17,7 +17,7 @@ from kernelscope.errors import InputError
 
 from .choose import current_device
 from .headers import checked_options
-from .problem import MAX_GRID_YZ, Geometry, Problem
+from .problem import COUNTERS, MAX_GRID_YZ, Geometry, Problem
 from .steps import Step
 
 # Arrays that may be absent: the kernel gets a null pointer.
@@ -88,7 +88,7 @@ class StepLaunch:
 def scratch_arrays(shapes: Mapping[str, tuple[int, ...]], problem: Problem, xp) -> dict:
     """Return arrays that kernels fill, by name; counters of blocks start, and end, as zeros."""
     return {
-        name: (xp.zeros if name == "arrivals" else xp.empty)(shape, problem.dtype_of(name))
+        name: (xp.zeros if name in COUNTERS else xp.empty)(shape, problem.dtype_of(name))
         for name, shape in shapes.items()
     }
 

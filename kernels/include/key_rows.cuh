@@ -15,30 +15,10 @@ struct Queries {
 // A lane's scores: s[i][j][x] is of key lane / 4 + 16*i + x / 2 * 8 of the warp's, and of query
 // lane % 4 * 2 + 8*j + x % 2 of the tile.
 
-// Hides each key from the queries that may not see it; key0 and row0 are the first ones.
-template <int tiles, int cols>
-__device__ __forceinline__ void hide_queries(float (&s)[tiles][cols][4], int key0, int row0, int n,
-                                             int m, bool causal)
-{
-    const int lane = threadIdx.x % 32;
-    const int left = m - key0 - lane / 4;  // keys
-    const int hidden = n - left - row0 - lane % 4 * 2;  // queries, of key 0
-#pragma unroll
-    for (int i = 0; i < 2 * tiles; ++i) {
-#pragma unroll
-        for (int x = 0; x < 2 * cols; ++x) {
-            float& score = s[i / 2][x / 2][i % 2 * 2 + x % 2];
-            const int query = x / 2 * 8 + x % 2;
-            if (8 * i >= left || (causal && query < hidden + 8 * i)) score = MINUS_INFINITY;
-        }
-    }
-}
-
-// Scores become weights exp2(score * factor - lse), which another warp gets too.
+// Scores become weights exp2(score * factor - lse).
 template <int tiles, int cols>
 __device__ __forceinline__ void take_weights(float (&s)[tiles][cols][4], float factor,
-                                             const float2* lse,  // (cols, 4), of two queries each
-                                             float4* p)          // (tiles, cols, 32), this lane's
+                                             const float2* lse)  // (cols, 4), of two queries each
 {
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
@@ -50,7 +30,25 @@ __device__ __forceinline__ void take_weights(float (&s)[tiles][cols][4], float f
             for (int x = 0; x < 4; ++x) {
                 s4[x] = exp2f(s4[x] * factor - (x % 2 ? shift.y : shift.x));
             }
-            p[(i * cols + j) * 32] = make_float4(s4[0], s4[1], s4[2], s4[3]);
+        }
+    }
+}
+
+// A key has no weight for queries that may not see it; key0 and row0 are the first ones.
+template <int tiles, int cols>
+__device__ __forceinline__ void hide_queries(float (&p)[tiles][cols][4], int key0, int row0, int n,
+                                             int m, bool causal)
+{
+    const int lane = threadIdx.x % 32;
+    const int left = m - key0 - lane / 4;  // keys
+    const int hidden = n - left - row0 - lane % 4 * 2;  // queries, of key 0
+#pragma unroll
+    for (int i = 0; i < 2 * tiles; ++i) {
+#pragma unroll
+        for (int x = 0; x < 2 * cols; ++x) {
+            float& weight = p[i / 2][x / 2][i % 2 * 2 + x % 2];
+            const int query = x / 2 * 8 + x % 2;
+            if (8 * i >= left || (causal && query < hidden + 8 * i)) weight = 0.0f;
         }
     }
 }
@@ -76,9 +74,16 @@ __device__ __forceinline__ void take_gradients(float (&s)[tiles][cols][4],
     }
 }
 
-// Of a pair's two warps the first one says that its weights are stored; barrier 1 + pair.
-__device__ __forceinline__ void weights_stored(int pair)
+// Of a pair's two warps the first one stores its weights, and goes on; barrier 1 + pair.
+template <int tiles, int cols>
+__device__ __forceinline__ void store_weights(float4* to,  // (tiles, cols, 32), from this lane on
+                                              const float (&p)[tiles][cols][4], int pair)
 {
+#pragma unroll
+    for (int x = 0; x < tiles * cols; ++x) {
+        const float(&p4)[4] = p[x / cols][x % cols];
+        to[32 * x] = make_float4(p4[0], p4[1], p4[2], p4[3]);
+    }
     asm volatile("bar.arrive %0, 64;" :: "r"(1 + pair) : "memory");
 }
 
