@@ -1,7 +1,6 @@
-// Idea:          Hopper's engines in the backward pass: two warpgroups keep the gradients of 64 keys
-//                each in registers while queries pass; weights and their gradients, with keys as
-//                rows, go from one product into the next; parts of dq leave by the copy engine,
-//                which adds them up in L2.
+// Idea:          Hopper's engines in the backward pass: two warpgroups keep the gradients of 64
+//                keys each while queries pass; weights and their gradients, with keys as rows, go
+//                from one product into the next; the copy engine adds up dq, in L2.
 // Changes from:  18_flash_wgmma.cu
 // Shapes:        q, out, dout, dq (batch*heads, n, d); k, v, dk, dv (batch*kv_heads, m, d);
 //                row-major bfloat16 or half; lse float32 (batch*heads, n); tiles = ceil(n/BR);
@@ -11,12 +10,14 @@
 //                backward_wgmma: grid (min(BLOCKS, batch*kv_heads*ceil(m/128))), block (384),
 //                dynamic shared 512*D + 4*BR*(3*D + 132) + 1024 bytes; then
 //                end_backward: grid (ceil(batch*heads*n/8)), block (256)
-// Needs:         sm_90a; d <= D, a multiple of 8; D 128 and BR 64 or 80, or D 64 and BR 128;
+// Needs:         sm_90a; d <= D, a multiple of 8; D 128 and BR 64, or D 64 and BR 128;
 //                BFLOAT16 1, or 0 for half; heads a multiple of kv_heads; turns zeros, as it
 //                leaves them
-// Expect:        half of the tensor cores' peak at d = 128; dq is summed as blocks come or, where
-//                DETERMINISTIC, in a fixed order: the same bits on every run
-// Limits:        no bias; wgmma reads operands from shared memory nearly all the time
+// Expect:        dq is summed as blocks come or, where DETERMINISTIC, in a fixed order: the same
+//                bits on every run
+// Limits:        no bias; products of 64 x 64 read shared memory as long as they multiply
+// Long:          The three kernels of the pass are one file, and the constants and rings of the
+//                third one alone take 60 lines.
 
 #ifndef BFLOAT16
 #define BFLOAT16 1  // elements are 1: bfloat16, 0: half
@@ -40,7 +41,7 @@
 #include "include/key_work.cuh"
 #include "include/ordered_sums.cuh"
 #include "include/tile_products.cuh"
-#include "include/tma.cuh"
+#include "include/tile_sums.cuh"
 #include "include/warpgroups.cuh"
 
 constexpr int GROUPS = 2;                  // warpgroups that compute, 64 keys each; one more copies
@@ -60,19 +61,19 @@ using SumRing = Ring<1, PART * 64 * 4>;
 extern "C" __global__ void __launch_bounds__(256) begin_backward(
     const Element* __restrict__ out, const Element* __restrict__ dout,  // (batch*heads, n, d)
     const float* __restrict__ lse,  // (batch*heads, n)
-    float* __restrict__ row_ends,   // (batch*heads, tiles, 2, BR)
-    float* __restrict__ dq_sum,     // (batch*heads, tiles*BR, D)
-    int bh, int n, int d)           // bh: batch*heads
+    float* __restrict__ row_ends,   // (batch*heads, tiles, 2, BR): lse in powers of two, delta
+    float* __restrict__ dq_sum,     // (batch*heads, tiles*BR, D), zeros after it
+    int rows, int n, int d)         // rows: batch*heads*n
 {
-    begin_row<BR, D>(out, dout, lse, row_ends, dq_sum, bh, n, d);
+    begin_row<BR, D>(out, dout, lse, row_ends, dq_sum, rows / n, n, d);
 }
 
 extern "C" __global__ void __launch_bounds__(256) end_backward(
     const float* __restrict__ dq_sum,  // (batch*heads, tiles*BR, D)
     Element* __restrict__ dq,          // (batch*heads, n, d)
-    int bh, int n, int d, float scale)
+    int rows, int n, int d, float scale)
 {
-    end_row<BR, D>(dq, dq_sum, bh, n, d, scale);
+    end_row<BR, D>(dq, dq_sum, rows / n, n, d, scale);
 }
 
 extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgmma(
@@ -80,44 +81,38 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
     const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,     // of 64 rows
     const __grid_constant__ TensorMap dk, const __grid_constant__ TensorMap dv,   // of 64 rows
     const __grid_constant__ TensorMap dq_sum,  // (batch*heads, tiles*BR, D), boxes of PART rows
-    const float* __restrict__ row_ends,  // (batch*heads, tiles, 2, BR): log2 of sums, then deltas
+    const float* __restrict__ row_ends,  // (batch*heads, tiles, 2, BR)
     unsigned* __restrict__ turns,        // (batch*heads, tiles, GROUPS)
     int bh, int heads, int kv_heads, int n, int m, float scale, int causal)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const unsigned barriers = shared_address(memory);  // in the first 1024 bytes
-    const KeyRing k_ring{barriers + 1024, barriers};   // (GROUPS, BOXES, 64, 128 bytes)
-    const KeyRing v_ring{k_ring.end(), barriers + 32};
-    const QueryRing q_ring{v_ring.end(), barriers + 64};  // (STAGES, BOXES, BR, 128 bytes)
-    const QueryRing dout_ring{q_ring.end(), barriers + 96};
-    const GradientRing ds_ring{dout_ring.end(), barriers + 128};  // (STAGES, GROUPS, BR, 128 bytes)
+    const KeyRing k_ring{barriers + 1024, barriers};  // both (GROUPS, BOXES, 64, 128 bytes)
+    const KeyRing v_ring{end_of(k_ring), barriers + 32};
+    const QueryRing q_ring{end_of(v_ring), barriers + 64};  // both (STAGES, BOXES, BR, 128 bytes)
+    const QueryRing dout_ring{end_of(q_ring), barriers + 96};
+    const GradientRing ds_ring{end_of(dout_ring), barriers + 128};  // (.., GROUPS, BR, 128 bytes)
     const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the same in all lanes
-    const int warp = threadIdx.x / 32 % 4;
-    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const int part = group < GROUPS ? group : warp - 1;  // of dq: what this warp writes or adds up
-    const SumRing sum_ring{ds_ring.end() + part * SumRing::TILE_BYTES,  // (2, PART, 128 bytes)
+    const SumRing sum_ring{end_of(ds_ring) + part * SumRing::TILE_BYTES,  // (2, PART, 128 bytes)
                            barriers + 192 + 16 * part};
-    const EndRing end_ring{ds_ring.end() + GROUPS * SumRing::TILE_BYTES, barriers + 160};
+    const EndRing end_ring{end_of(ds_ring) + GROUPS * SumRing::TILE_BYTES, barriers + 160};
     const int tiles = (n + BR - 1) / BR;   // of queries, in a head
     const int sharing = heads / kv_heads;  // heads of queries that see one of keys
 
+    if (threadIdx.x == 0) {
+        k_ring.start(1), v_ring.start(1);  // thread of the warpgroup that has the keys
+        q_ring.start(4 * GROUPS), dout_ring.start(4 * GROUPS);  // warps that read a tile
+        end_ring.start(4 * GROUPS), start_parts(ds_ring, 4 * GROUPS, 1);
+    }
     if (threadIdx.x % 128 == 0 && group < GROUPS) {
-        sum_ring.start(1, 4);  // one thread adds a tile up, 4 warps write it
-        if (group == 0) {
-            k_ring.start(1);  // thread of the warpgroup that has the keys
-            v_ring.start(1);
-            q_ring.start(4 * GROUPS);  // warps that read a tile
-            dout_ring.start(4 * GROUPS);
-            end_ring.start(4 * GROUPS);
-            ds_ring.start(1, 4 * GROUPS);  // warps that write a tile; nobody waits for a free one
-        }
+        start_parts(sum_ring, 4, 1);  // 4 warps write a tile, one thread adds it up
         barriers_started();
     }
     __syncthreads();  // barrier: a thread would use an mbarrier that is not there yet
 
-    auto rounds = [&](auto role) {
-        each_round<BC, BR, BLOCKS>(bh / sharing, n, m, causal, role);
-    };
+    auto rounds = [&](auto role) { each_round<BC, BR, BLOCKS>(bh / sharing, n, m, causal, role); };
     int step = 0;  // tiles of queries so far, over all rounds
     if (group == GROUPS) {
         give_registers<40>();
@@ -154,11 +149,10 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
     }
     take_registers<232>();
     float dk_sum[D / 8][4], dv_sum[D / 8][4];  // gradients of this warpgroup's keys so far
-    float s[BR / 8][4];            // scores of its keys, rows, and queries; then their weights
-    float ds[BR / 8][4];           // gradients of the weights, then of the scores
-    unsigned p_pairs[BR / 16][4];  // weights as the product takes them that makes dv
-    unsigned ds_pairs[BR / 16][4];  // the same for dk
-    float dq[PART / 8][4];  // 64 columns, rows here, of PART queries, from the keys of both groups
+    float s[BR / 8][4];   // scores of its keys, which are rows, and queries; then weights
+    float ds[BR / 8][4];  // gradients of the weights, then of the scores
+    unsigned p_pairs[BR / 16][4], ds_pairs[BR / 16][4];  // both as the next products take them
+    float dq[PART / 8][4];  // 64 columns, which are rows, of PART queries, from all keys of a tile
     const float factor = scale * LOG2E;
 
     rounds([&](int round, const KeyWork& work) {
@@ -175,13 +169,12 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
             store_columns(sum_ring.tile(step - 1), 16 * warp, dq);
             part_written(sum_ring, step - 1);
         };
-
         for (int i = 0; i < GROUPS; ++i) k_ring.wait_full(round * GROUPS + i);
         v_ring.wait_full(key_step);
         start_s();
         for (int left = sharing * work.count, more = 0;; more = 1) {
-            const float* ends = reinterpret_cast<const float*>(
-                memory + (end_ring.tile(step) - barriers)) + lane % 4 * 2;  // of this lane's queries
+            const float* ends = reinterpret_cast<const float*>(  // of this lane's queries
+                memory + (end_ring.tile(step) - barriers)) + lane % 4 * 2;
             dout_ring.wait_full(step);
             start_scores<BOXES, KEY_BOX, BOX>(ds, v_mine, dout_ring.tile(step));
             products_done<1>();
@@ -212,12 +205,11 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
             leave_dq();
         }
         leave_dq();
-
-        const float one[2] = {1.0f, 1.0f}, scales[2] = {scale, scale};
+        const float one[2] = {1.0f, 1.0f}, both[2] = {scale, scale};
         store_rows(v_mine, 16 * warp, dv_sum, one);  // V is read no more: from there dv leaves
         end_turn<GROUPS>(group);
         my_turn(group);  // the other warpgroup reads this one's keys no more
-        store_rows(k_mine, 16 * warp, dk_sum, scales);
+        store_rows(k_mine, 16 * warp, dk_sum, both);
         stores_visible();
         meet(group);
         if (threadIdx.x % 128 == 0) {

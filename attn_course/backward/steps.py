@@ -15,6 +15,7 @@ from attn_course.ladder.problem import LARGEST_D, Device, Geometry, Problem, cei
 from attn_course.ladder.steps import Step
 
 from .mma import MMA_STEPS, suits_mma
+from .wgmma import WGMMA_STEPS, suits_backward_wgmma
 
 DETERMINISTIC = "DETERMINISTIC"  # the constant of a file that can sum in a fixed order, if asked
 # What a method can be asked for, by the kernel parameter that does it.
@@ -132,6 +133,7 @@ def _any_float32(problem: Problem, device: Device) -> str:
 
 # "auto" takes the first that suits.
 METHODS: dict[str, BackwardMethod] = {
+    "backward_wgmma": BackwardMethod(WGMMA_STEPS, suits_backward_wgmma),
     "backward_mma": BackwardMethod(MMA_STEPS, suits_mma),
     "backward_rows": BackwardMethod((DELTA, ROWS, KEYS), _any_float32),
 }

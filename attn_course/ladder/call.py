@@ -56,13 +56,13 @@ class StepLaunch:
     def _maps(self, arrays: Mapping[str, object]) -> dict[str, object]:
         """Tensor maps of the arrays that the kernel takes as such; attention.plan() has them once.
 
-        A swizzle of 128 bytes exchanges 16-byte chunks within rows of 64 columns.
+        A swizzle of 128 bytes exchanges 16-byte chunks within rows of 64 columns of 16 bits.
         """
         constants = self.step.constants() | self.geometry.constants
         return {
             name: TensorMap(
                 arrays[name].reshape(-1, *arrays[name].shape[-2:]),
-                (1, constants.get(rows, rows), 64),
+                (1, constants.get(rows, rows), 128 // arrays[name].dtype.itemsize),
                 swizzle=128,
             ).image
             for name, rows in self.step.maps.items()

@@ -1,6 +1,6 @@
 // Idea:          What the backward pass of 16-bit elements does row by row, before and after the
 //                products: delta = out.dout of each query, and its dq from float32 sums.
-// Used by:       24_backward_mma.cu
+// Used by:       24_backward_mma.cu, 25_backward_wgmma.cu
 // Explained in:  11_tensor_cores
 #pragma once
 

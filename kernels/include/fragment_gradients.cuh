@@ -6,10 +6,10 @@
 
 #include "swizzled_tile.cuh"
 
-// A lane's elements of 16 keys and 8*tiles queries: c[j][x] is of key `key` + x / 2 * 8 and of query
-// `row` + 8*j + x % 2, where key and row are the lane's first ones.
+// A lane's elements of 16 keys and 8*tiles queries: c[j][x] is of key `key` + x / 2 * 8 and of
+// query `row` + 8*j + x % 2, where key and row are the lane's first ones.
 
-// Each score becomes exp2(score * factor - shift); shifts: of the queries, from the lane's first on.
+// Each score becomes exp2(score * factor - shift); shifts: of the queries from the lane's first on.
 template <int tiles>
 __device__ __forceinline__ void weigh_queries(float (&c)[tiles][4], float factor,
                                               const float* shifts)  // (8*tiles - 6,), shared

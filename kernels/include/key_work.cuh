@@ -71,8 +71,8 @@ __device__ __forceinline__ int tiles_seen(int query_tile, int n, int m, int caus
 }
 
 // How many tiles of keys add to the gradient of a step's queries before this one does: those of
-// earlier rounds, then those of this round in the order in which they get there if all start at once.
-// Of a causal mask the last keys that these queries see are the first to get there.
+// earlier rounds, then those of this round in the order in which they get there if all start at
+// once. With a causal mask the last keys that these queries see are the first to get there.
 __device__ __forceinline__ int earlier_tiles(const KeyWork& work, int step, int seen, int causal)
 {
     if (causal) return work.begin + min(work.end, seen) - 1 - work.tile;

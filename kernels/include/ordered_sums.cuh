@@ -1,6 +1,6 @@
 // Idea:          Blocks add to the same sums in global memory: in any order, by atomics, or one
 //                after the other, which gives the same bits on every run.
-// Used by:       24_backward_mma.cu
+// Used by:       24_backward_mma.cu, 25_backward_wgmma.cu
 // Explained in:  11_tensor_cores
 #pragma once
 

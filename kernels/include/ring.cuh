@@ -25,12 +25,9 @@ struct Ring {
     }
     __device__ __forceinline__ unsigned free(int step) const { return full(step) + stages * 8; }
 
-    __device__ __forceinline__ unsigned end() const { return tiles + stages * tile_bytes; }
-
-    // One thread fills a tile, or each of `writers` a part; readers release it.
-    __device__ __forceinline__ void start(int readers, int writers = 1) const
+    __device__ __forceinline__ void start(int readers) const  // one fills; readers release
     {
-        start_barriers<stages>(full(0), writers);
+        start_barriers<stages>(full(0), 1);
         start_barriers<stages>(free(0), readers);
     }
     __device__ __forceinline__ void wait_full(int step) const

@@ -1,7 +1,7 @@
 // Idea:          Four warps together multiply 64 rows: operands come from tiles in shared memory
 //                that a descriptor describes, or from registers; the result stays in registers, and
 //                the threads go on while the tensor cores work.
-// Used by:       18_flash_wgmma.cu, 25_backward_wgmma.cu
+// Used by:       18_flash_wgmma.cu, include/tile_products.cuh
 // Explained in:  16_hopper
 #pragma once
 
@@ -12,21 +12,19 @@
 #endif
 
 // A tile whose rows are 128 bytes, swizzled, as the copy engine writes it. next: bytes to the next
-// 64 columns, where rows are what the product sums over (V); it is not read elsewhere. offset: bytes
-// from the tile to what is described; where it is constant, one addition makes the descriptor.
-__device__ __forceinline__ unsigned long long describe(unsigned tile, int next, int offset = 0)
+// 64 columns, where rows are what the product sums over (V); it is not read elsewhere.
+__device__ __forceinline__ unsigned long long describe(unsigned tile, int next)
 {
     constexpr unsigned long long SWIZZLE_128 = 1ull << 62;
     constexpr unsigned long long EIGHT_ROWS = 1024 >> 4;  // bytes from 8 rows to the next 8
-    return SWIZZLE_128 | EIGHT_ROWS << 32 |
-           ((unsigned)next >> 4 << 16 | (tile & 0x3ffff) >> 4) + ((unsigned)offset >> 4);
+    return SWIZZLE_128 | EIGHT_ROWS << 32 | (unsigned long long)(next >> 4) << 16 |
+           (tile & 0x3ffff) >> 4;
 }
 
 // Operands of an instruction: its %0, %1, ... are the accumulators, c[0][0], c[0][1], ...
 #define LIST32 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
     "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define LIST40 LIST32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define LIST64 LIST32 ", " \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
@@ -43,40 +41,25 @@ __device__ __forceinline__ unsigned long long describe(unsigned tile, int next, 
 
 // c = a b^T + (add ? c : 0); rows of a, 64, and of b, n, lie in shared memory, 16 columns of each
 // are taken. c[j][x] is of row 16*warp + g + x / 2 * 8 and of column 8*j + 2t + x % 2.
-#define SCORES(n, list, a, b, add, turned, ...)                                              \
+#define SCORES(n, list, a, b, add, ...)                                                      \
     asm volatile("{.reg .pred p; setp.ne.b32 p, " add ", 0;"                                 \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16" WGMMA_TYPES                    \
-                 " {" list "}, " a ", " b ", p, 1, 1, " turned ", 0;}"                       \
+                 " {" list "}, " a ", " b ", p, 1, 1, 0, 0;}"                                \
                  : __VA_ARGS__ : "l"(rows), "l"(columns), "r"(sum))
 
 template <int tiles>
 __device__ __forceinline__ void multiply(float (&c)[tiles][4], unsigned long long rows,
                                          unsigned long long columns, int sum)
 {
-    static_assert(tiles == 8 || tiles == 10 || tiles == 16, "64, 80 or 128 columns");
+    static_assert(tiles == 8 || tiles == 16, "64 or 128 columns");
     if constexpr (tiles == 8) {
-        SCORES(64, LIST32, "%32", "%33", "%34", "0", C32(0));
-    } else if constexpr (tiles == 10) {
-        SCORES(80, LIST40, "%40", "%41", "%42", "0", C32(0), C4(8), C4(9));
+        SCORES(64, LIST32, "%32", "%33", "%34", C32(0));
     } else {
-        SCORES(128, LIST64, "%64", "%65", "%66", "0", C32(0), C32(8));
+        SCORES(128, LIST64, "%64", "%65", "%66", C32(0), C32(8));
     }
 }
 
-// The same with a (16, 64) as it lies in shared memory: its columns are the rows of the product.
-template <int tiles>
-__device__ __forceinline__ void multiply_turned(float (&c)[tiles][4], unsigned long long rows,
-                                                unsigned long long columns, int sum)
-{
-    static_assert(tiles == 8 || tiles == 10, "64 or 80 columns");
-    if constexpr (tiles == 8) {
-        SCORES(64, LIST32, "%32", "%33", "%34", "1", C32(0));
-    } else {
-        SCORES(80, LIST40, "%40", "%41", "%42", "1", C32(0), C4(8), C4(9));
-    }
-}
-
-// Again c = a b + .. with a in registers, as mma16() takes it, and b (16, n) as it lies in shared memory.
+// The same with a in registers, as mma16() takes it, and b (16, n) as it lies in shared memory.
 #define OUTPUT(n, list, a, b, add, ...)                                                      \
     asm volatile("{.reg .pred p; setp.ne.b32 p, " add ", 0;"                                 \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16" WGMMA_TYPES                    \
@@ -99,15 +82,6 @@ __device__ __forceinline__ void multiply(float (&c)[tiles][4], const unsigned (&
         OUTPUT(256, LIST128, "%128, %129, %130, %131", "%132", "%133", C32(0), C32(8), C32(16),
                C32(24));
     }
-}
-
-// No value of these is needed any more: for the compiler a product that does not add, which starts
-// them anew, would else keep them until it is there.
-template <int tiles>
-__device__ __forceinline__ void forget(float (&c)[tiles][4])
-{
-#pragma unroll
-    for (int x = 0; x < 4 * tiles; ++x) asm volatile("" : "=f"(c[x / 4][x % 4]));
 }
 
 // Before the first product that takes registers which this warp has written.
