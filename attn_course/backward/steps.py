@@ -135,7 +135,13 @@ METHODS: dict[str, BackwardMethod] = {
     "backward_mma": BackwardMethod(MMA_STEPS, suits_mma),
     "backward_rows": BackwardMethod((DELTA, ROWS, KEYS), _any_float32),
 }
-BACKWARD = tuple({step: None for method in METHODS.values() for step in method.steps})
+BACKWARD = tuple(
+    dict.fromkeys(
+        step
+        for method in sorted(METHODS.values(), key=lambda method: method.steps[0].number)
+        for step in method.steps
+    )
+)
 
 
 # -- which one runs --------------------------------------------------------------------------------
