@@ -10,7 +10,7 @@ from attn_course.ladder.steps import Step
 from attn_course.reference.dtypes import HALVES
 
 ROWS_A_BLOCK = 8  # of the kernels before and after the products: a warp each
-RELATIVE = 2**-7  # delta, which dp is compared with, is of a rounded out
+RELATIVE = 2**-6  # of dq where keys are alike: delta, subtracted from dp, is of a rounded out
 
 
 def tile_keys(c: Mapping[str, int]) -> int:
