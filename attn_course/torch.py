@@ -130,10 +130,10 @@ def _check_gradient(query, key, bias, causal: bool) -> None:
     """Raise UserError where no method computes the gradients of a call on (B, H, n, d) tensors."""
     (batch, heads, n, d), (kv_heads, m) = query.shape, key.shape[1:3]
     dtype = str(query.dtype).removeprefix("torch.")
-    problem = Problem(batch * heads, n, m, d, heads, kv_heads, causal, dtype=dtype)
-    wanted = {"causal": causal, "bias": bias is not None, "kv_heads": heads != kv_heads}
-    wanted["dbias"] = bias is not None and bias.requires_grad
-    choose_backward(problem, current_device("gpu" if query.is_cuda else "simulator"), wanted)
+    extents = (batch * heads, n, m, d, heads, kv_heads, causal)
+    problem = Problem(*extents, dtype=dtype, biased=bias is not None)
+    device = current_device("gpu" if query.is_cuda else "simulator")
+    choose_backward(problem, device, problem.biased and bias.requires_grad)
 
 
 def _four_axes(tensor, batch: torch.Size):

@@ -39,7 +39,7 @@ constexpr int STRIDE = D + 4;      // pad: 8 rows at one column are 8 groups of 
 
 static_assert(D % 32 == 0, "the lanes of a warp take 32 columns of a gradient at once");
 
-// What a row's dp is on average over its weights: sum of p * dout.v = dout.out.
+// A row's mean of dp = dout.v over its weights p: the sum of p * dout.v is dout.out.
 extern "C" __global__ void __launch_bounds__(THREADS) backward_delta(
     const float* __restrict__ out, const float* __restrict__ dout,  // (rows, d)
     float* __restrict__ delta,                                      // (rows,)
@@ -101,7 +101,7 @@ __device__ __forceinline__ void gradients(
                 const float score = s[r] * scale + (bias ? bias[head * bias_head + place] : 0.0f);
                 // A row that bias masks whole has lse -inf: exp(score - lse) would be NaN.
                 if (score > MINUS_INFINITY) p[r] = expf(score - lse[query]);
-                ds[r] = p[r] * (dp[r] - delta[query]);
+                ds[r] = p[r] * (dp[r] - delta[query]);  // through the softmax
                 if (!of_keys && dbias) dbias[place] = ds[r];
             }
             add_rows<STRIDE>(a_sum, ds, x_tile);

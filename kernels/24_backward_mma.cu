@@ -1,6 +1,6 @@
-// Idea:          The gradients of attention on the tensor cores. A block keeps a tile of K and V and
-//                meets all queries. Scores are computed with a row for each key, so weights become,
-//                in registers, an operand of the gradients of K and V. Warps work in pairs: one has
+// Idea:          The gradients on the tensor cores. A block keeps a tile of K and V and meets all
+//                queries. Scores are computed with a row for each key, so that weights become, in
+//                registers, an operand of the gradients of K and V. Warps work in pairs: one has
 //                the weights and the gradient of V, the other their gradient and that of K.
 // Changes from:  14_flash_mma.cu
 // Shapes:        q, out, dout, dq (batch*heads, n, d); k, v, dk, dv (batch*kv_heads, m, d);
@@ -101,27 +101,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     const bool vector = d % 8 == 0 && ((size_t)q | (size_t)k | (size_t)v | (size_t)dout |
                                        (size_t)dk | (size_t)dv) % 16 == 0;
 
-    // Queries that see keys of this block: of a head, then of the next head with the same keys.
-    const int first = causal ? max(0, key0 + n - m) / BR * BR : 0;
-    auto next = [&](Queries at) {
-        return at.row0 + BR < n ? Queries{at.head, at.row0 + BR} : Queries{at.head + 1, first};
-    };
-    auto copy_queries = [&](Queries at, int stage) {
-        const long long offset = ((long long)at.head * n + at.row0) * d;
-        const int rows = at.head < (kv_head + 1) * group ? n - at.row0 : 0;
+    const int first = causal ? max(0, key0 + n - m) / BR * BR : 0;  // of the rows that see keys
+    auto copy_queries = [&](int head, int row0) {
+        const int stage = row0 / BR % 2;
         unsigned char* to = q_tiles + stage * 2 * TILE_BYTES;
 #pragma unroll 1  // two copies of this code would take registers that the sums have
         for (int x = 0; x < 2; ++x, to += TILE_BYTES) {
-            const Element* rows_of = (x ? dout : q) + offset;
-            start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(to, rows_of, rows, d, vector);
+            const Element* from = (x ? dout : q) + ((long long)head * n + row0) * d;
+            start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(to, from, n - row0, d, vector);
         }
-        const float* from = row_ends + ((long long)at.head * tiles * BR + at.row0) * 2;
-        start_copy<2 * BR, 2 * BR, THREADS>(ends + stage * 2 * BR, from, 1, rows, 2 * BR, 0, true);
+        const float* from = row_ends + ((long long)head * tiles * BR + row0) * 2;
+        start_copy<2 * BR, 2 * BR, THREADS>(ends + stage * 2 * BR, from, 1, 1, 2 * BR, 0, true);
     };
     start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tile, k + kv_offset, m - key0, d, vector);
     start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tile, v + kv_offset, m - key0, d, vector);
-    Queries before = {}, now = {kv_head * group, first};
-    copy_queries(now, 0);
+
     // Where a lane reads: of V and dout, or K and Q, the first product; of Q, or dout, the second.
     unsigned char* mine = (of_k ? v_tile : k_tile) + pair * WARP_KEYS * ROW_BYTES;
     const unsigned a_lane = shared_address(mine) + rows_next<ROW_BYTES>();
@@ -138,57 +132,59 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
         if (added >= 0) pass_turn(turns + 1 + added * WARPS + warp, key_tile == 0);
         added = -1;
     };
-    // Adds to dq of the queries of the step before what this block's keys give.
-    auto add_dq = [&](int stage) {
+    // Adds what this block's keys give to dq of a tile of queries.
+    auto add_dq = [&](int head, int row0) {
         float dq[2][2 * SHARE][4] = {};
-        const int part = warp % PARTS, column = warp / PARTS;
-        add_columns_by_columns<BC, 2 * BR, ROW_BYTES, D, COLUMNS>(dq, ds_lane + stage * DS_BYTES,
-                                                                  4 * part, k_lane, column);
-        const long long row = (long long)before.head * tiles * BR + before.row0;
+        const int part = warp % PARTS, column = warp / PARTS, tile = head * tiles + row0 / BR;
+        add_columns_by_columns<BC, 2 * BR, ROW_BYTES, D, COLUMNS>(
+            dq, ds_lane + row0 / BR % 2 * DS_BYTES, 4 * part, k_lane, column);
         if (DETERMINISTIC) {
             end_turn();
-            const int seen = causal ? min(m, before.row0 + BR + m - n) : m;  // keys
-            added = row / BR;
-            wait_for_turn(turns + 1 + added * WARPS + warp, (seen - 1) / BC - key_tile);
+            added = tile;
+            const int seen = causal ? min(m, row0 + BR + m - n) : m;  // keys
+            wait_for_turn(turns + 1 + tile * WARPS + warp, (seen - 1) / BC - key_tile);
         }
-        add_rows<D, COLUMNS>(dq_sum + (row + 32 * part) * D, dq, column);
+        add_rows<D, COLUMNS>(dq_sum + ((long long)tile * BR + 32 * part) * D, dq, column);
     };
 
-    for (int step = 0;; ++step, before = now, now = next(now)) {
-        const int stage = step % 2;
-        const bool more = now.head < (kv_head + 1) * group;
-        copies_arrived<0>();
-        __syncthreads();  // barrier: a fast warp would read what other threads still write, and the
-                          // next tiles, weights and ds overwrite those that others still read
-        if (more) copy_queries(next(now), 1 - stage);
-        // The warps of a pair add to dq at different times: one while the other has exponentials.
-        if (of_k && step > 0) add_dq(1 - stage);
-        if (more) {
-            float s[KEY_TILES][BR / 8][4] = {};  // scores, or the gradient of weights
-            add_rows_by_rows<D, ROW_BYTES>(s, a_lane, b_lane + stage * 2 * TILE_BYTES);
-            end_turn();  // by now, what the warp added last has arrived
-            const float2* end = reinterpret_cast<const float2*>(
-                ends + (2 * stage + of_k) * BR + lane % 4 * 2);
-            unsigned p16[KEY_TILES][BR / 16][4];  // weights, or gradients, of 16 queries
-            if (of_k) {
-                wait_for_weights(pair);
-                take_gradients(s, end, pair_p);
-            } else {
-                const bool edge = warp_key + WARP_KEYS > m ||
-                                  (causal && warp_key + WARP_KEYS > now.row0 + 1 + m - n);
-                take_weights(s, scale * LOG2E, end);
-                if (edge) hide_queries(s, warp_key, now.row0, n, m, causal);
-                store_weights(pair_p, s, pair);
-            }
+    const int last_head = (kv_head + 1) * group - 1;
+    for (int head = kv_head * group; head <= last_head; ++head) {  // of those with these keys
+        copy_queries(head, first);
+        for (int row0 = first;; row0 += BR) {
+            copies_arrived<0>();
+            __syncthreads();  // barrier: a fast warp would read what other threads still write, and
+                              // tiles, weights and ds would replace those that others still read
+            if (row0 + BR < n) copy_queries(head, row0 + BR);
+            // The warps of a pair add to dq at different times: one as the other has exponentials.
+            if (of_k && row0 > first) add_dq(head, row0 - BR);
+            if (row0 < n) {
+                const int stage = row0 / BR % 2;
+                float s[KEY_TILES][BR / 8][4] = {};  // scores, or the gradient of weights
+                add_rows_by_rows<D, ROW_BYTES>(s, a_lane, b_lane + stage * 2 * TILE_BYTES);
+                end_turn();  // by now, what the warp added last has arrived
+                const float2* end = reinterpret_cast<const float2*>(
+                    ends + (2 * stage + of_k) * BR + lane % 4 * 2);
+                if (of_k) {
+                    wait_for_weights(pair);
+                    take_gradients(s, end, pair_p);
+                } else {
+                    const bool edge = warp_key + WARP_KEYS > m ||
+                                      (causal && warp_key + WARP_KEYS > row0 + 1 + m - n);
+                    take_weights(s, scale * LOG2E, end);
+                    if (edge) hide_queries(s, warp_key, row0, n, m, causal);
+                    store_weights(pair_p, s, pair);
+                }
+                unsigned p16[KEY_TILES][BR / 16][4];  // weights, or their gradients
 #pragma unroll
-            for (int i = 0; i < KEY_TILES; ++i) pack(p16[i], s[i]);
-            if (of_k) {
-                store_fragments<2 * BR>(ds_tiles + stage * DS_BYTES, pair * WARP_KEYS, p16);
+                for (int i = 0; i < KEY_TILES; ++i) pack(p16[i], s[i]);
+                if (of_k) {
+                    store_fragments<2 * BR>(ds_tiles + stage * DS_BYTES, pair * WARP_KEYS, p16);
+                }
+                add_weighted<ROW_BYTES>(sum, p16, c_lane + stage * 2 * TILE_BYTES);
             }
-            add_weighted<ROW_BYTES>(sum, p16, c_lane + stage * 2 * TILE_BYTES);
+            if (!of_k && row0 > first) add_dq(head, row0 - BR);
+            if (row0 >= n) break;
         }
-        if (!of_k && step > 0) add_dq(1 - stage);
-        if (!more) break;
     }
     end_turn();
 

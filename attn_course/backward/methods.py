@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 
@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from kernelscope import array_module, resolve_backend
 from kernelscope.errors import InputError
-from kernelscope.module import takes_foreign
+from kernelscope.module import Interchange, is_foreign, takes_foreign, tensor_library
 
 from attn_course.ladder.call import Call, call_steps
 from attn_course.ladder.checks import check_arrays, check_bias, check_floats
@@ -19,10 +19,13 @@ from attn_course.ladder.methods import (
     AUTO,
     CachedCall,
     Plan,
+    are_plain,
     array_form,
+    keep_call,
     kept_call,
     problem_of,
     run_request,
+    tensor_form,
 )
 
 from .steps import check_method, choose_backward, method_of
@@ -68,17 +71,11 @@ class BackwardRequest(msgspec.Struct, frozen=True, eq=False):
                 raise InputError(f"{name} has shape {array.shape}, not {shape} as q says")
         strides = check_bias(bias, q, k, xp)
         problem = problem_of(q, k, self.causal, strides, biased=bias is not None)
-        wanted = {
-            "causal": problem.causal,
-            "bias": problem.biased,
-            "dbias": self.return_dbias,
-            "kv_heads": problem.kv_heads != problem.heads,
-        }
         name, reason = self.method, ""
         if name == AUTO:
-            name, reason = choose_backward(problem, current_device(backend), wanted)
+            name, reason = choose_backward(problem, current_device(backend), self.return_dbias)
             _log.info("auto picks %s: %s", name, reason)
-        check_method(name, problem, wanted)
+        check_method(name, problem, self.return_dbias)
         method = method_of(name)
         scale = 1.0 / math.sqrt(problem.d) if self.scale is None else float(self.scale)
         options = (*self.options, *(method.deterministic if self.deterministic else ()))
@@ -94,20 +91,19 @@ class BackwardRequest(msgspec.Struct, frozen=True, eq=False):
             made["dbias"] = xp.zeros((*self.q.shape[:3], self.k.shape[2]), np.float32)
         return self.inputs() | made
 
-    def cached(self) -> tuple[CachedCall | None, tuple | None]:
+    def cached(self, form_of=array_form) -> tuple[CachedCall | None, tuple | None]:
         """Return the kept call of such requests, if any, and their form; see Request.cached()."""
         try:
             scale = None if self.scale is None else float(self.scale)
             flags = (bool(self.causal), bool(self.return_dbias), bool(self.deterministic))
             form = ("backward", self.backend, device_number(self.backend), self.method, scale)
             form += (flags, tuple(self.options))
-            form += tuple((name, array_form(array)) for name, array in self.inputs().items())
+            form += tuple((name, form_of(array)) for name, array in self.inputs().items())
             return kept_call(form), form
         except (AttributeError, TypeError, ValueError):
             return None, None  # the checks say what is wrong
 
 
-@takes_foreign
 def attention_backward(
     q,
     k,
@@ -151,15 +147,41 @@ def attention_backward(
         UnknownMethod, UnsupportedOption: both are ValueErrors. UnsupportedDtype: a TypeError too.
         TypeError, ValueError: an argument's type, dtype, shape or extent, with the remedy.
     """
-    backend = resolve_backend(backend)
-    given = (q, k, v, out, lse, dout, method, causal, scale, backend)
+    exchange = Interchange(q) if is_foreign(q.__class__) else None
+    place = resolve_backend(backend) if exchange is None else exchange.check_backend(backend)
+    given = (q, k, v, out, lse, dout, method, causal, scale, place)
     request = BackwardRequest(*given, bias, return_dbias, deterministic, options)
-    return gradients(run_request(request))
+    if exchange is not None:
+        return _of_foreign(exchange, request)
+    return gradients(run_request(request).arrays)
 
 
-def gradients(call: Call) -> tuple:
-    """Return the gradients that a call has written: dq, dk, dv and, if asked for, dbias."""
-    return tuple(call.arrays[name] for name in _GRADIENTS if name in call.arrays)
+def _of_foreign(exchange: Interchange, request: BackwardRequest):
+    """attention_backward() on arrays of another library; on addresses of tensors once known."""
+    with exchange.on_stream():
+        inputs = request.inputs()
+        plain = tensor_library(type(request.q)) is not None and are_plain(inputs.values())
+        known = plain and not request.return_dbias
+        cached, form = request.cached(tensor_form) if known else (None, None)
+        if cached is not None and cached.is_current():
+            return _on_addresses(cached, request)
+        taken = {name: exchange.take(name, array) for name, array in inputs.items()}
+        call = run_request(msgspec.structs.replace(request, **taken))
+        if form is not None and call.takes_addresses:
+            keep_call(form, CachedCall(call))
+        return exchange.give(gradients(call.arrays))
+
+
+def _on_addresses(cached: CachedCall, request: BackwardRequest) -> tuple:
+    """Run a kept call on tensors of a GPU, whose addresses the kernels take, into new tensors."""
+    tensors = request.arrays(tensor_library(type(request.q)))
+    cached.on({name: one.data_ptr() for name, one in tensors.items()}).run()
+    return gradients(tensors)
+
+
+def gradients(arrays: Mapping[str, object]) -> tuple:
+    """Return the gradients among the arrays of a call: dq, dk, dv and, if asked for, dbias."""
+    return tuple(arrays[name] for name in _GRADIENTS if name in arrays)
 
 
 class BackwardPlan(Plan):
@@ -170,11 +192,11 @@ class BackwardPlan(Plan):
 
     def __init__(self, call: Call):
         super().__init__(call)
-        self.out, self.lse = gradients(call), None
+        self.out, self.lse = gradients(call.arrays), None
 
 
 @takes_foreign
-@wraps(attention_backward.__wrapped__)
+@wraps(attention_backward)
 def plan(*arrays, **how) -> BackwardPlan:
     given = signature(attention_backward).bind(*arrays, **how).arguments
     return BackwardPlan(BackwardRequest(**given).call())

@@ -10,6 +10,7 @@ from attn_course.ladder.steps import Step
 from attn_course.reference.dtypes import HALVES
 
 ROWS_A_BLOCK = 8  # of the kernels before and after the products: a warp each
+RELATIVE = 2**-6  # of dq where keys are alike: delta, subtracted from dp, is of a rounded out
 
 
 def tile_keys(c: Mapping[str, int]) -> int:
@@ -92,8 +93,8 @@ def _scratch(geometry, problem):
 
 def _step(entry, computes, arguments, writes, geometry, **more) -> Step:
     names = tuple(arguments.split()), tuple(writes.split())
-    how = {"tune": mma_config, "dtypes": ("bfloat16", "float16"), **more}
-    return Step(24, "24_backward_mma", entry, computes, *names, geometry, **how)
+    how = {"tune": mma_config, "dtypes": ("bfloat16", "float16"), "relative": RELATIVE}
+    return Step(24, "24_backward_mma", entry, computes, *names, geometry, **how | more)
 
 
 MMA_STEPS = (
@@ -108,7 +109,7 @@ MMA_STEPS = (
         "backward_mma",
         "dv = p^T dout, ds = p (dout v^T - delta), dk = scale ds^T q, ds k",
         "q dout k v row_ends dq_sum dk dv turns heads kv_heads n m d scale causal",
-        "dq_sum dk dv turns",
+        "dk dv",
         _products,
         scratch=_scratch,
     ),

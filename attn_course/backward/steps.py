@@ -68,10 +68,15 @@ def _row_tiles(rows: str, heads: Callable[[Problem], int]):
             )
         own = constants["WARPS"] * constants["ROWS"]
         grid = (heads(problem) * ceil_div(getattr(problem, rows), own), 1, 1)
-        shared_bytes = 2 * (own + 32) * (constants["D"] + 4) * 4
+        shared_bytes = _tile_bytes(own, constants["D"])
         return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1), shared_bytes)
 
     return geometry
+
+
+def _tile_bytes(own: int, width: int) -> int:
+    """Shared memory of two tiles of `own` rows and two of 32."""
+    return 2 * (own + 32) * (width + 4) * 4
 
 
 def _warp_a_row(entry, problem, constants):
@@ -80,11 +85,17 @@ def _warp_a_row(entry, problem, constants):
 
 
 def _rows_config(problem: Problem, device: Device) -> dict[str, int]:
-    """The padded head dim, and as many rows a warp as give every multiprocessor a block."""
+    """The padded head dim; rows a warp that fit, and give every multiprocessor a block of 8 warps.
+
+    From a head dim of 129 on, 4 rows a warp do not fit into registers.
+    """
     width = 32 * ceil_div(min(problem.d, LARGEST_D), 32)
-    fewest = min(problem.bh * problem.n, problem.bh // problem.heads * problem.kv_heads * problem.m)
-    rows = next(r for r in (4, 2, 1) if r == 1 or fewest >= 8 * r * device.sm_count)
-    return {"D": width, "ROWS": min(rows, 2) if width > 128 else rows}
+    kv_heads = problem.bh // problem.heads * problem.kv_heads
+    most = min(problem.bh * problem.n, kv_heads * problem.m) // (8 * device.sm_count)
+    rows = next((rows for rows in (4, 2) if rows <= most and rows * width <= 512), 1)
+    while rows > 1 and _tile_bytes(8 * rows, width) > device.shared_bytes:
+        rows //= 2
+    return {"D": width, "ROWS": rows}
 
 
 def _step(number, file, entry, computes, arguments, writes, geometry, **more) -> Step:
@@ -137,7 +148,13 @@ METHODS: dict[str, BackwardMethod] = {
     "backward_mma": BackwardMethod(MMA_STEPS, suits_mma),
     "backward_rows": BackwardMethod((DELTA, ROWS, KEYS), _any_float32),
 }
-BACKWARD = tuple({step: None for method in METHODS.values() for step in method.steps})
+BACKWARD = tuple(
+    dict.fromkeys(
+        step
+        for method in sorted(METHODS.values(), key=lambda method: method.steps[0].number)
+        for step in method.steps
+    )
+)
 
 
 # -- which one runs --------------------------------------------------------------------------------
@@ -156,10 +173,15 @@ def method_of(name: str) -> BackwardMethod:
     )
 
 
-def choose_backward(problem: Problem, device: Device, wanted: dict[str, bool]) -> tuple[str, str]:
-    """(method, reason) for a problem on a device.
+def _wanted(problem: Problem, dbias: bool) -> list[str]:
+    """The keys of OPTIONS that are asked for."""
+    grouped = problem.heads != problem.kv_heads
+    asked = {"causal": problem.causal, "bias": problem.biased, "dbias": dbias, "kv_heads": grouped}
+    return [option for option in OPTIONS if asked[option]]
 
-    wanted: whether each of OPTIONS is asked for.
+
+def choose_backward(problem: Problem, device: Device, dbias: bool = False) -> tuple[str, str]:
+    """(method, reason) for a problem on a device; dbias: with a gradient of the bias.
 
     Raises:
         UnsupportedDtype, UnsupportedOption: no method takes the problem.
@@ -167,10 +189,10 @@ def choose_backward(problem: Problem, device: Device, wanted: dict[str, bool]) -
     able = {name: one for name, one in METHODS.items() if problem.dtype in one.dtypes}
     for name, method in able.items():
         reason = method.suits(problem, device)
-        if reason and all(method.supports(option) for option in wanted if wanted[option]):
+        if reason and all(map(method.supports, _wanted(problem, dbias))):
             return name, reason
     for name in able:
-        check_method(name, problem, wanted)
+        check_method(name, problem, dbias)
     raise UnsupportedDtype(
         f"no method of attention_backward() takes {problem.dtype} with head dim {problem.d} on "
         f"{device.name}; methods, and what they take: "
@@ -178,7 +200,7 @@ def choose_backward(problem: Problem, device: Device, wanted: dict[str, bool]) -
     )
 
 
-def check_method(name: str, problem: Problem, wanted: dict[str, bool]) -> None:
+def check_method(name: str, problem: Problem, dbias: bool = False) -> None:
     """Refuse what a method does not implement. Raises UnsupportedDtype, UnsupportedOption."""
     method = method_of(name)
     if problem.dtype not in method.dtypes:
@@ -187,9 +209,8 @@ def check_method(name: str, problem: Problem, wanted: dict[str, bool]) -> None:
             f"method {name!r} takes {' or '.join(method.dtypes)}, not {problem.dtype}; methods "
             f"that take {problem.dtype}: {able or 'none'}"
         )
-    for option, words in OPTIONS.items():
-        if wanted[option] and not method.supports(option):
+    for option in _wanted(problem, dbias):
+        if not method.supports(option):
             able = ", ".join(other for other, one in METHODS.items() if one.supports(option))
-            raise UnsupportedOption(
-                f"method {name!r} has no {words.removeprefix('a ')}; methods that do: {able}"
-            )
+            words = OPTIONS[option].removeprefix("a ")
+            raise UnsupportedOption(f"method {name!r} has no {words}; methods that do: {able}")

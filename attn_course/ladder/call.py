@@ -122,6 +122,11 @@ class Call:
         """The relative error to float64 that the steps are allowed with inputs of this dtype."""
         return max(launch.step.tolerance(self.problem.dtype) for launch in self.launches)
 
+    @property
+    def takes_addresses(self) -> bool:
+        """Whether the launches can be made on the arrays' addresses in their place."""
+        return not any(launch.step.maps or launch.heads for launch in self.launches)
+
     def run(self) -> dict[str, object]:
         """Launch the kernels and return the arrays. The first run checks every launch."""
         for launch in self.launches:

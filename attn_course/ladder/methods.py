@@ -10,7 +10,7 @@ when the last look is LOOK_AGAIN_S old, so an edited kernel is seen after at mos
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
 from time import monotonic
@@ -214,7 +214,8 @@ def array_form(array) -> tuple:
     return type(array), array.shape, array.dtype, array.flags.c_contiguous
 
 
-def _tensor_form(tensor) -> tuple:
+def tensor_form(tensor) -> tuple:
+    """The same of a tensor of PyTorch."""
     form = type(tensor), tensor.shape, tensor.dtype, tensor.device
     return (*form, tensor.is_contiguous(), tensor.requires_grad)
 
@@ -297,29 +298,28 @@ def run_request(request: Request) -> Call:
     call = request.call()
     call.run()
     if form is not None:
-        _keep(form, CachedCall(call))
+        keep_call(form, CachedCall(call))
     return call
 
 
 def _of_foreign(exchange: Interchange, request: Request):
     """attention() on arrays of another library. Kernels on a GPU get addresses of known tensors."""
     with exchange.on_stream():
-        cached, form = request.cached(_tensor_form) if request.out is None else (None, None)
+        cached, form = request.cached(tensor_form) if request.out is None else (None, None)
         if cached is not None and cached.is_current():
             return _on_addresses(cached, request)
         names = (*_INPUTS, "out")
         taken = {name: exchange.take(name, getattr(request, name)) for name in names}
         call = run_request(msgspec.structs.replace(request, **taken))
-        by_address = all(not (one.step.maps or one.heads) for one in call.launches)
-        if form is not None and by_address and _is_plain(request):
-            _keep(form, CachedCall(call))
+        given = [getattr(request, name) for name in _INPUTS]
+        if form is not None and call.takes_addresses and are_plain(given):
+            keep_call(form, CachedCall(call))
         found = call.arrays["out"], call.arrays.get("lse")
         return exchange.give(found if request.return_lse else found[0])
 
 
-def _is_plain(request: Request) -> bool:
-    """Whether all arrays are tensors on a GPU that need no check of their gradient."""
-    given = [getattr(request, name) for name in _INPUTS]
+def are_plain(given: Iterable) -> bool:
+    """Whether all arrays but None are tensors on a GPU that need no check of their gradient."""
     return all(one.is_cuda and not one.requires_grad for one in given if one is not None)
 
 
@@ -493,7 +493,8 @@ def kept_call(form: tuple) -> CachedCall | None:
     return _cached.get(form)
 
 
-def _keep(form: tuple, call: CachedCall) -> None:
+def keep_call(form: tuple, call: CachedCall) -> None:
+    """Keep a call for requests of a form."""
     while len(_cached) >= MOST_CACHED:
         _cached.pop(next(iter(_cached)), None)  # the oldest
     _cached[form] = call

@@ -21,7 +21,7 @@ __device__ __forceinline__ float4 load4(const Element* from, int left, bool vect
 }
 
 // A warp's row, of all heads' rows of whole tiles: its lse in powers of two, its delta, and zeros
-// for the sum of its dq. Rows past n, and those without keys, get +inf: weights exp2(.. - lse) of 0.
+// for the sum of its dq. Rows past n, and those without keys, get +inf: exp2(score - lse) is 0.
 template <int tile, int width>
 __device__ __forceinline__ void begin_row(const Element* out, const Element* dout,  // (bh, n, d)
                                           const float* lse,  // (bh, n)

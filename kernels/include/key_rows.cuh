@@ -6,12 +6,6 @@
 
 #include "fragment_weights.cuh"
 
-// A tile of queries that a block of keys meets.
-struct Queries {
-    int head;  // of batch*heads
-    int row0;  // the tile's first row
-};
-
 // A lane's scores: s[i][j][x] is of key lane / 4 + 16*i + x / 2 * 8 of the warp's, and of query
 // lane % 4 * 2 + 8*j + x % 2 of the tile.
 

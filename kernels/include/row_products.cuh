@@ -20,7 +20,8 @@ __device__ __forceinline__ void multiply_rows(float (&products)[rows],
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
             const float4 a4 = load4(a + r * stride + c);
-            products[r] += a4.x * x4.x + a4.y * x4.y + a4.z * x4.z + a4.w * x4.w;
+            products[r] = fmaf(a4.x, x4.x, fmaf(a4.y, x4.y, products[r]));
+            products[r] = fmaf(a4.z, x4.z, fmaf(a4.w, x4.w, products[r]));
         }
     }
 }
