@@ -29,11 +29,11 @@ __device__ __forceinline__ void begin_row(const Element* out, const Element* dou
                                           float* dq_sum,     // (bh, tiles*tile, width)
                                           int bh, int n, int d)
 {
-    const int rows = (n + tile - 1) / tile * tile;  // of a head
-    const long long at = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    if (at >= (long long)bh * rows) return;
+    const unsigned rows = (n + tile - 1) / tile * tile;  // of a head
+    const unsigned at = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (at >= bh * rows) return;
     const int lane = threadIdx.x % 32, row = at % rows;
-    const long long from = at / rows * n + row;
+    const long long from = (long long)(at / rows) * n + row;
     const bool vector = d % 4 == 0 && ((size_t)out | (size_t)dout) % 8 == 0;
     float sum = 0.0f;
     for (int c = 4 * lane; c < width; c += 128) {
@@ -42,12 +42,12 @@ __device__ __forceinline__ void begin_row(const Element* out, const Element* dou
             const float4 g = load4(dout + from * d + c, d - c, vector);
             sum += o.x * g.x + o.y * g.y + o.z * g.z + o.w * g.w;
         }
-        *reinterpret_cast<float4*>(dq_sum + at * width + c) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        *reinterpret_cast<float4*>(dq_sum + (long long)at * width + c) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
     sum = warp_sum(sum);
     if (lane > 0) return;
     const float end = row < n ? lse[from] : MINUS_INFINITY;
-    row_ends += at / tile * 2 * tile + at % tile;
+    row_ends += (long long)(at / tile) * 2 * tile + at % tile;
     row_ends[0] = end == MINUS_INFINITY ? -MINUS_INFINITY : end * LOG2E;
     row_ends[tile] = sum;
 }
@@ -58,12 +58,12 @@ __device__ __forceinline__ void end_row(Element* dq,          // (bh, n, d)
                                         const float* dq_sum,  // (bh, tiles*tile, width)
                                         int bh, int n, int d, float scale)
 {
-    const long long at = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    if (at >= (long long)bh * n) return;
+    const unsigned at = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, rows = n;
+    if (at >= bh * rows) return;
     const bool vector = d % 4 == 0 && (size_t)dq % 8 == 0;
-    dq_sum += (at / n * ((n + tile - 1) / tile * tile) + at % n) * width;
+    dq_sum += ((long long)(at / rows) * ((n + tile - 1) / tile * tile) + at % rows) * width;
     for (int c = threadIdx.x % 32 * 4; c < d; c += 128) {
         const float4 sum = *reinterpret_cast<const float4*>(dq_sum + c);
-        store4(dq + at * d + c, sum, scale, d - c, vector);
+        store4(dq + (long long)at * d + c, sum, scale, d - c, vector);
     }
 }

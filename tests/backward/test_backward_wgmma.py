@@ -142,9 +142,8 @@ def test_what_it_takes_and_what_auto_picks():
     method = METHODS["backward_wgmma"]
     assert method.steps == WGMMA_STEPS and method.deterministic == ("-DDETERMINISTIC=1",)
     problem = Problem(64, 4096, 4096, 128, 16, 16, dtype="bfloat16")
-    wanted = dict.fromkeys(("causal", "bias", "dbias", "kv_heads"), False)
-    assert choose_backward(problem, H200, wanted) == ("backward_wgmma", "bfloat16 on warpgroups")
-    assert choose_backward(problem, A100, wanted)[0] == "backward_mma"
+    assert choose_backward(problem, H200) == ("backward_wgmma", "bfloat16 on warpgroups")
+    assert choose_backward(problem, A100)[0] == "backward_mma"
     assert not suits_backward_wgmma(Problem(1, 8, 8, 60, dtype="float16"), H200)
     assert not suits_backward_wgmma(Problem(1, 8, 8, 192, dtype="float16"), H200)
     with pytest.raises(ValueError, match=r"A100 has 8\.0; use method backward_mma"):
