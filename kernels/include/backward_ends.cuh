@@ -42,7 +42,8 @@ __device__ __forceinline__ void begin_row(const Element* out, const Element* dou
             const float4 g = load4(dout + from * d + c, d - c, vector);
             sum += o.x * g.x + o.y * g.y + o.z * g.z + o.w * g.w;
         }
-        *reinterpret_cast<float4*>(dq_sum + (long long)at * width + c) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        *reinterpret_cast<float4*>(dq_sum + (long long)at * width + c) =
+            make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
     sum = warp_sum(sum);
     if (lane > 0) return;
