@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
         for (int i = 0; i < GROUPS; ++i) k_ring.wait_full(round * GROUPS + i);
         v_ring.wait_full(key_step);
         start_s();
-        for (int left = sharing * work.count, more = 0;; more = 1) {
+        for (const int begin = step, end = step + sharing * work.count;;) {
             const float* ends = reinterpret_cast<const float*>(  // of this lane's queries
                 memory + (end_ring.tile(step) - barriers)) + lane % 4 * 2;
             dout_ring.wait_full(step);
@@ -186,11 +186,11 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
             products_done<0>();
             gradient_of_scores(ds, s, ends + BR);
             pack(p_pairs, s);
-            start_sum<BOX>(dv_sum, p_pairs, dout_ring.tile(step), more);
+            start_sum<BOX>(dv_sum, p_pairs, dout_ring.tile(step), step > begin);
             pack(ds_pairs, ds);
             store_turned(ds_ring.tile(step) + group * BOX, 16 * warp, ds_pairs);
             part_written(ds_ring, step);
-            start_sum<BOX>(dk_sum, ds_pairs, q_ring.tile(step), more);
+            start_sum<BOX>(dk_sum, ds_pairs, q_ring.tile(step), step > begin);
             ds_ring.wait_full(step);  // keys of the other warpgroup too
             start_turned<GROUPS, BOXES * KEY_BOX, BOX>(
                 dq, k_ring.tile(0) + group % BOXES * KEY_BOX,
@@ -199,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
             if (lane == 0) q_ring.release(step), dout_ring.release(step), end_ring.release(step);
             ++step;
             products_done<0>();
-            if (--left == 0) break;
+            if (step == end) break;
             row0 = row0 + BR < n ? row0 + BR : work.first * BR;
             start_s();  // of the next step, while dq leaves
             leave_dq();
