@@ -147,10 +147,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
         add_rows<D, COLUMNS>(dq_sum + ((long long)tile * BR + 32 * part) * D, dq, column);
     };
 
-    const int last_head = (kv_head + 1) * group - 1;
-    for (int head = kv_head * group; head <= last_head; ++head) {  // of those with these keys
+    // The heads with these keys. dq of a tile of queries is added a step after its own.
+    for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
         copy_queries(head, first);
-        for (int row0 = first;; row0 += BR) {
+        for (int row0 = first, stage = first / BR % 2;; row0 += BR, stage ^= 1) {
             copies_arrived<0>();
             __syncthreads();  // barrier: a fast warp would read what other threads still write, and
                               // tiles, weights and ds would replace those that others still read
@@ -158,7 +158,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
             // The warps of a pair add to dq at different times: one as the other has exponentials.
             if (of_k && row0 > first) add_dq(head, row0 - BR);
             if (row0 < n) {
-                const int stage = row0 / BR % 2;
                 float s[KEY_TILES][BR / 8][4] = {};  // scores, or the gradient of weights
                 add_rows_by_rows<D, ROW_BYTES>(s, a_lane, b_lane + stage * 2 * TILE_BYTES);
                 end_turn();  // by now, what the warp added last has arrived
@@ -168,10 +167,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
                     wait_for_weights(pair);
                     take_gradients(s, end, pair_p);
                 } else {
-                    const bool edge = warp_key + WARP_KEYS > m ||
-                                      (causal && warp_key + WARP_KEYS > row0 + 1 + m - n);
                     take_weights(s, scale * LOG2E, end);
-                    if (edge) hide_queries(s, warp_key, row0, n, m, causal);
+                    const int see_all = causal ? min(m, row0 + 1 + m - n) : m;  // keys of all rows
+                    if (warp_key + WARP_KEYS > see_all) {
+                        hide_queries(s, warp_key, row0, n, m, causal);
+                    }
                     store_weights(pair_p, s, pair);
                 }
                 unsigned p16[KEY_TILES][BR / 16][4];  // weights, or their gradients

@@ -77,7 +77,7 @@ template <int rows, int a_stride, int stride, int width, int step, int tiles, in
 __device__ __forceinline__ void add_columns_by_columns(float (&sum)[tiles][cols][4], unsigned a,
                                                        int a_chunk, unsigned b, int first)
 {
-#pragma unroll
+#pragma unroll 4  // all of 8 and more would take registers that other sums have
     for (int j = 0; j < rows / 16; ++j) {
         unsigned a16[tiles][4];  // 16 rows
 #pragma unroll
