@@ -64,15 +64,23 @@ class Launches:
 
         rows: (m, parts*k).  out, residual: (m, n); may be the same array.  bias: (n,).
         """
+        compute = "fp32" if matrix.precision == "fp32" else "tf32"
+        self.product(rows, matrix.data, out, bias=bias, residual=residual, compute=compute)
+
+    def product(self, a, b, out, *, bias=None, residual=None, compute="fp32") -> None:
+        """Append out = a b + bias + residual.
+
+        a: (m, k).  b: (k, n). C-contiguous, or transposes of such arrays.  out, residual, bias:
+        as for multiply().  compute: on a GPU, "fp32" or "tf32".
+        """
         if self.backend == "gpu":
             from .cublas import WORKSPACE, Product
 
-            how = {"bias": bias, "residual": residual}
-            how["compute"] = "fp32" if matrix.precision == "fp32" else "tf32"
+            how = {"bias": bias, "residual": residual, "compute": compute}
             how["workspace"] = self.buffer("workspace", WORKSPACE // 4)
-            run = Product(rows, matrix.data, out, **how).run
+            run = Product(a, b, out, **how).run
         else:
-            run = partial(numpy_product, rows, matrix, out, bias, residual)
+            run = partial(numpy_product, a, b, out, bias, residual)
         self.calls.append(("product", run))
 
     def attention(self, q, k, v, out, *, method, causal=False, bias=None) -> None:

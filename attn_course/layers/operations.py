@@ -55,9 +55,7 @@ def layer_norm(
     for name, vector in (("gamma", gamma), ("beta", beta), ("bias", bias)):
         check_vector(name, vector, x.shape[-1], xp)
     if residual is not None:
-        check_floats("residual", residual, xp)
-        if residual.shape != x.shape:
-            raise InputError(f"residual has shape {residual.shape}, x {x.shape}: make them equal")
+        check_like("residual", residual, x, xp)
     y, total = xp.empty_like(x), xp.empty_like(x) if return_sum else None
     add_layer_norm(
         launches, x, y, gamma, beta, eps, residual=residual, bias=bias, total=total, options=options
@@ -130,7 +128,18 @@ def add_parts(launches: Launches, x, out, parts) -> None:
 
 
 @with_plan
-def mlp(x, w_1, b_1, w_2, b_2, approximate="none", *, precision="fp32", backend=None):
+def mlp(
+    x,
+    w_1,
+    b_1,
+    w_2,
+    b_2,
+    approximate="none",
+    *,
+    precision="fp32",
+    return_hidden=False,
+    backend=None,
+):
     """gelu(x w_1 + b_1) w_2 + b_2, by cuBLAS and kernel 17; on the simulator NumPy multiplies.
 
     ``mlp.plan`` prepares a call and returns a LayerPlan: the matrices are copied then; x and the
@@ -141,9 +150,10 @@ def mlp(x, w_1, b_1, w_2, b_2, approximate="none", *, precision="fp32", backend=
         w_1: (E, F).  b_1: (F,) or None.  w_2: (F, E).  b_2: (E,) or None.
         approximate: of GELU, "none" or "tanh".
         precision: of the products on a GPU; a key of PRECISIONS.
+        return_hidden: also return x w_1, (..., F), which mlp_backward() takes.
 
     Returns:
-        an array like x.
+        an array like x; with ``return_hidden`` a pair.
 
     Raises:
         TypeError, ValueError: an argument's type, dtype, shape or value, with the remedy.
@@ -164,7 +174,9 @@ def mlp(x, w_1, b_1, w_2, b_2, approximate="none", *, precision="fp32", backend=
         add_parts(launches, rows, cut, first.parts)
         rows = cut
     add_mlp(launches, rows, first, b_1, second, b_2, out.reshape(-1, width), approximate)
-    return launches, out
+    hidden = launches.buffer("hidden", len(rows), first.shape[1])
+    hidden = hidden.reshape(*x.shape[:-1], first.shape[1])
+    return launches, (out, hidden) if return_hidden else out
 
 
 def add_mlp(
@@ -231,11 +243,19 @@ def check_integer(name: str, value) -> int:
         ) from None
 
 
-def check_rows(x, xp) -> None:
-    """Refuse an x that is not (..., width) float32."""
+def check_rows(x, xp) -> int:
+    """Return the width of x; refuse an x that is not (..., width) float32."""
     check_floats("x", x, xp)
     if not x.ndim:
         raise InputError("x has shape (), not (..., width): it needs an axis to work along")
+    return x.shape[-1]
+
+
+def check_like(name: str, array, x, xp) -> None:
+    """Refuse an array that is not float32 of the shape of x."""
+    check_floats(name, array, xp)
+    if array.shape != x.shape:
+        raise InputError(f"{name} has shape {array.shape}, x {x.shape}: make them equal")
 
 
 def check_vector(name: str, vector, width: int, xp) -> None:

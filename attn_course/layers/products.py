@@ -36,6 +36,13 @@ class WeightMatrix:
             weights = xp.concatenate([high, weights - high, high])
         self.data = weights  # (parts*k, n)
 
+    def sum_of_parts(self):
+        """Return the weights as they were given, (k, n) float32."""
+        if self.parts == 1:
+            return self.data
+        high, low, _ = self.data.reshape(3, *self.shape)
+        return high + low
+
 
 def tf32_high(x):
     """Return the nearest numbers with 11 bits, as tensor cores read them; float32 in and out."""
@@ -43,12 +50,12 @@ def tf32_high(x):
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def numpy_product(rows, matrix: WeightMatrix, out, bias=None, residual=None) -> None:
-    """out = rows times the matrix + bias + residual, on the simulator's side.
+def numpy_product(a, b, out, bias=None, residual=None) -> None:
+    """out = a b + bias + residual, on the simulator's side.
 
-    rows: (m, parts*k).  out, residual: (m, n).  bias: (n,).
+    a: (m, k).  b: (k, n).  out, residual: (m, n).  bias: (n,).
     """
-    found = np.matmul(rows, matrix.data, dtype=np.float64).astype(np.float32)
+    found = np.matmul(a, b, dtype=np.float64).astype(np.float32)
     if bias is not None:
         found += bias
     if residual is not None:

@@ -262,7 +262,7 @@ def test_products_of_the_simulator_do_not_depend_on_the_order_of_the_sum():
     for order in (np.arange(300), np.random.default_rng(2).permutation(300)):
         found.append(np.empty((64, 40), np.float32))
         matrix = WeightMatrix(weights[order], backend="simulator")
-        numpy_product(np.ascontiguousarray(rows[:, order]), matrix, found[-1])
+        numpy_product(np.ascontiguousarray(rows[:, order]), matrix.data, found[-1])
     np.testing.assert_array_equal(*found)
 
 
