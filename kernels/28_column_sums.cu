@@ -2,8 +2,8 @@
 //                warp every GROUPS-th row; a second launch adds what the blocks wrote. The order is
 //                fixed by the shape: no atomics, and the same bits in every run.
 // Changes from:  06_output_tiled.cu
-// Shapes:        x (rows, width); out (ceil(rows/SPAN), width); row-major float32
-// Launch:        column_sums: grid (ceil(rows/SPAN), ceil(width/32)), block (32, GROUPS), static
+// Shapes:        x (rows, width); out (spans, width), spans = ceil(rows/SPAN); row-major float32
+// Launch:        column_sums: grid (spans, ceil(width/32)), block (32, GROUPS), static
 //                shared 128*GROUPS bytes; again over out until it is one row
 // Needs:         sm_50; GROUPS 1 to 32
 // Expect:        x is read once: bound by memory for large x, by latency for small x
@@ -18,7 +18,7 @@
 
 extern "C" __global__ void __launch_bounds__(32 * GROUPS) column_sums(
     const float* __restrict__ x,  // (rows, width)
-    float* __restrict__ out,      // (ceil(rows/SPAN), width)
+    float* __restrict__ out,      // (spans, width)
     int rows, int width)
 {
     __shared__ float part[GROUPS][32];
