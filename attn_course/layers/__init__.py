@@ -4,7 +4,7 @@ from kernelscope.lazy import lazy
 
 _NAMES = {
     "operations": "bias_gelu layer_norm mlp",
-    "backward": "bias_gelu_backward layer_norm_backward mlp_backward",
+    "gradients": "bias_gelu_backward layer_norm_backward mlp_backward",
     "transformer": "TransformerBlock",
     "swin": "SwinStage",
     "launches": "LayerPlan",

@@ -7,9 +7,10 @@ import numpy as np
 from kernelscope import array_module, capture_graph, resolve_backend
 from kernelscope.module import takes_foreign
 
+from attn_course.backward.methods import BackwardRequest, gradients
 from attn_course.ladder.call import StepLaunch, step_launch
 from attn_course.ladder.headers import checked_options
-from attn_course.ladder.methods import Request
+from attn_course.ladder.methods import AUTO, Request
 from attn_course.ladder.steps import Step
 
 from .products import WeightMatrix, numpy_product
@@ -83,10 +84,18 @@ class Launches:
             run = partial(numpy_product, a, b, out, bias, residual)
         self.calls.append(("product", run))
 
-    def attention(self, q, k, v, out, *, method, causal=False, bias=None) -> None:
-        """Append a call of attention(), by the kernels of a method."""
-        call = Request(q, k, v, method, causal, None, self.backend, bias, False, out).call()
+    def attention(self, q, k, v, out, *, method, causal=False, bias=None, return_lse=False):
+        """Append a call of attention(), by the kernels of a method; return its log-sum-exp."""
+        call = Request(q, k, v, method, causal, None, self.backend, bias, return_lse, out).call()
         self.calls.append((call.method, call.run))
+        return call.arrays.get("lse")
+
+    def attention_backward(self, q, k, v, out, lse, dout, *, causal=False) -> tuple:
+        """Append a call of attention_backward(); return its dq, dk and dv."""
+        given = (q, k, v, out, lse, dout, AUTO, causal, None, self.backend)
+        call = BackwardRequest(*given).call()
+        self.calls.append((call.method, call.run))
+        return gradients(call)
 
     def run(self) -> None:
         """Run all in order."""

@@ -169,7 +169,7 @@ MERGE_HEADS = _step(
     "22_heads",
     "merge_heads",
     "out = heads side by side",
-    "x token out n heads d parts",
+    "q k v token out n heads d parts",
     "out",
     _block_a_token,
 )

@@ -11,6 +11,7 @@ from kernelscope.module import takes_foreign
 from attn_course.ladder.checks import check_floats
 from attn_course.ladder.methods import AUTO, METHODS, UnsupportedDtype, dtypes_of
 
+from .gradients import add_column_sums, add_layer_norm_backward, add_mlp_backward
 from .launches import Launches, LayerPlan
 from .operations import (
     add_layer_norm,
@@ -18,6 +19,7 @@ from .operations import (
     check_approximate,
     check_eps,
     check_integer,
+    check_like,
     check_matrix,
     check_vector,
 )
@@ -41,6 +43,23 @@ class Grouping(NamedTuple):
     n: int
     token: object = None
     bias: object = None
+
+
+class Saved(NamedTuple):
+    """What TransformerBlock.forward() keeps for backward(); the rest is computed again.
+
+    x: (B, L, E), the input.  total: (B*L, E), x + attention(norm(x)).  q, k, v, out: (B, heads, L,
+    d) and lse (B, heads, L) of attention().  hidden: (B*L, F), the first product of the MLP.
+    """
+
+    x: object
+    total: object
+    q: object
+    k: object
+    v: object
+    out: object
+    lse: object
+    hidden: object
 
 
 class TransformerBlock:
@@ -87,6 +106,7 @@ class TransformerBlock:
         self.method = _float32_method(method)
         self.approximate = check_approximate(approximate)
         host = _checked(weights)
+        self.names = tuple(host)
         self.width, self.hidden_width = host["w_1"].shape
         if heads < 1 or self.width % heads:
             raise InputError(f"a width of {self.width} does not divide into {heads} heads")
@@ -127,7 +147,114 @@ class TransformerBlock:
         """Prepare the block on x: fill x in place, then ``plan()`` returns ``plan.out``."""
         return LayerPlan(*self._launches(x))
 
+    def forward(self, x):
+        """Return the block of x, as a call does, and what backward() needs.
+
+        Returns:
+            out (B, L, E), and a Saved; x must not change before backward().
+        """
+        out, *kept = self._forward(x)
+        return out, Saved(*kept)
+
+    @takes_foreign
+    def _forward(self, x):
+        launches, out, saved = self._prepared(x, return_lse=True)
+        launches.run()
+        return (out, *saved)
+
+    def backward(self, saved: Saved, dout):
+        """Return the gradients of sum(dout * forward(x)). Products are computed in float32.
+
+        Args:
+            saved: what forward() returned.  dout: (B, L, E) float32, the gradient of its output.
+
+        Returns:
+            dx (B, L, E), and a dict with the gradient of each weight that the block was made of, by
+            its name; those of w_q, w_k and w_v are columns of one array.
+
+        Raises:
+            TypeError, ValueError: as for a call; a method of attention_backward() that is missing.
+        """
+        dx, *arrays = self._backward(dout, *saved)
+        return dx, dict(zip(self.names, arrays, strict=True))
+
+    @takes_foreign
+    def _backward(self, dout, *saved):
+        launches, saved = Launches(self.backend), Saved(*saved)
+        check_like("dout", dout, saved.x, launches.xp)
+        dx = launches.xp.empty_like(dout)
+        found = self._append_backward(launches, saved, dout.reshape(-1, self.width), dx)
+        launches.run()
+        return (dx, *(found[name] for name in self.names))
+
+    def _append_backward(self, launches: Launches, saved: Saved, dout, dx) -> dict:
+        """Append the gradients to launches; return those of the weights by name.
+
+        dout: (rows, E).
+        """
+        vectors, (rows, width) = self.vectors, dout.shape
+        shape, x = (rows, width), saved.x.reshape(rows, width)
+        weights = {name: matrix.sum_of_parts() for name, matrix in self.matrices.items()}
+        found = {f"w_{name}": launches.xp.empty_like(array) for name, array in weights.items()}
+        for name in ("o", "1", "2", "qkv"):
+            found[f"b_{name}"] = launches.xp.empty(weights[name].shape[1], np.float32)
+        norms = [launches.xp.empty((2, width), np.float32) for _ in "12"]
+        normed, dnormed, dtotal = (launches.buffer(n, *shape) for n in ("normed", "dnormed", "dy"))
+
+        add_layer_norm(launches, saved.total, normed, *self._norm(2))
+        mlp = (dnormed, *(found[name] for name in ("w_1", "b_1", "w_2", "b_2")))
+        given = (weights["1"], vectors["b_1"], weights["2"], saved.hidden, dout)
+        add_mlp_backward(launches, normed, *given, mlp, self.approximate)
+        gamma, eps = vectors["gamma_2"], self.eps
+        add_layer_norm_backward(
+            launches, saved.total, gamma, dnormed, dtotal, norms[1], eps, dsum=dout
+        )
+        dqkv = self._append_attention_backward(launches, saved, weights["o"], dtotal, found)
+        add_column_sums(launches, dqkv, found["b_qkv"])
+        add_layer_norm(launches, x, normed, *self._norm(1))
+        launches.product(normed.T, dqkv, found["w_qkv"])
+        launches.product(dqkv, weights["qkv"].T, dnormed)
+        gamma, dx = vectors["gamma_1"], dx.reshape(shape)
+        add_layer_norm_backward(launches, x, gamma, dnormed, dx, norms[0], eps, dsum=dtotal)
+
+        for number, norm in zip("12", norms, strict=True):
+            found[f"gamma_{number}"], found[f"beta_{number}"] = norm
+        for i, name in enumerate("qkv"):
+            columns = slice(i * width, (i + 1) * width)
+            found[f"w_{name}"], found[f"b_{name}"] = (
+                found["w_qkv"][:, columns],
+                found["b_qkv"][columns],
+            )
+        return found
+
+    def _append_attention_backward(self, launches: Launches, saved: Saved, w_o, dout, found):
+        """Append the gradients of w_o, b_o and attention(); return that of q, k, v, (rows, 3E)."""
+        (rows, width), (_, heads, n, d) = dout.shape, saved.q.shape
+        numbers, extents = {"n": n, "heads": heads, "d": d}, Rows(rows, width)
+        none = dict.fromkeys(("k", "v", "bias", "token"))
+        mixed, dmixed = (launches.buffer(name, rows, width) for name in ("mixed", "dmixed"))
+        arrays = {"q": saved.out, "k": None, "v": None, "token": None, "out": mixed}
+        launches.kernel(MERGE_HEADS, extents, arrays, numbers)
+        add_column_sums(launches, dout, found["b_o"])
+        launches.product(mixed.T, dout, found["w_o"])
+        launches.product(dout, w_o.T, dmixed)
+        dheads = launches.buffer("dheads", *saved.q.shape)
+        launches.kernel(SPLIT_HEADS, extents, {**none, "qkv": dmixed, "q": dheads}, numbers)
+        names, dqkv = ("q", "k", "v"), launches.buffer("dqkv", rows, 3 * width)
+        gradients = launches.attention_backward(*saved[2:7], dheads, causal=self.causal)
+        arrays = dict(zip(names, gradients, strict=True)) | {"token": None, "out": dqkv}
+        launches.kernel(MERGE_HEADS, extents, arrays, numbers)
+        return dqkv
+
+    def _norm(self, number: int) -> tuple:
+        """gamma, beta and eps of a norm."""
+        return self.vectors[f"gamma_{number}"], self.vectors[f"beta_{number}"], self.eps
+
     def _launches(self, x):
+        return self._prepared(x)[:2]
+
+    def _prepared(self, x, *, return_lse: bool = False):
+        """The launches of the block of x, its output, and what backward() needs."""
         launches = Launches(self.backend)
         check_floats("x", x, launches.xp)
         if x.ndim != 3 or x.shape[2] != self.width:
@@ -135,22 +262,25 @@ class TransformerBlock:
         grouping = Grouping(x.shape[0], self.heads, x.shape[1])
         out = launches.xp.empty_like(x)
         rows = (-1, self.width)
-        self.append(launches, x.reshape(rows), out.reshape(rows), grouping)
-        return launches, out
+        saved = self.append(launches, x.reshape(rows), out.reshape(rows), grouping, return_lse)
+        return launches, out, saved._replace(x=x)
 
-    def append(self, launches: Launches, x, out, grouping: Grouping) -> None:
-        """Append the block to launches. x, out: (rows, E); may be the same array."""
+    def append(
+        self, launches: Launches, x, out, grouping: Grouping, return_lse: bool = False
+    ) -> Saved:
+        """Append the block to launches; return the arrays that backward() needs.
+
+        x, out: (rows, E); may be the same array.  return_lse: the log-sum-exp is among them.
+        """
         vectors, matrices, parts = self.vectors, self.matrices, self.matrices["qkv"].parts
         rows, width = x.shape
         normed = launches.buffer("normed", rows, parts * width)
-        first = vectors["gamma_1"], vectors["beta_1"], self.eps
-        add_layer_norm(launches, x, normed, *first, parts=parts)
-        mixed = self._attend(launches, normed, grouping)
+        add_layer_norm(launches, x, normed, *self._norm(1), parts=parts)
+        mixed, *attended = self._attend(launches, normed, grouping, return_lse)
         branch, total = (launches.buffer(name, rows, width) for name in ("branch", "total"))
         launches.multiply(mixed, matrices["o"], branch)
-        second = vectors["gamma_2"], vectors["beta_2"], self.eps
         how = {"residual": branch, "bias": vectors["b_o"], "total": total, "parts": parts}
-        add_layer_norm(launches, x, normed, *second, **how)
+        add_layer_norm(launches, x, normed, *self._norm(2), **how)
         add_mlp(
             launches,
             normed,
@@ -162,9 +292,13 @@ class TransformerBlock:
             self.approximate,
             residual=total,
         )
+        return Saved(x, total, *attended, launches.buffer("hidden", rows, self.hidden_width))
 
-    def _attend(self, launches: Launches, normed, grouping: Grouping):
-        """Append q, k, v of rows and their attention; return the heads side by side, in parts."""
+    def _attend(self, launches: Launches, normed, grouping: Grouping, return_lse: bool):
+        """Append q, k, v of rows and their attention.
+
+        Returns the heads side by side, in parts; q, k, v, their attention and its log-sum-exp.
+        """
         rows, width, parts = len(normed), self.width, self.matrices["o"].parts
         d, extents = width // self.heads, Rows(rows, width)
         qkv = launches.buffer("qkv", rows, 3 * width)
@@ -175,11 +309,11 @@ class TransformerBlock:
         numbers = {"n": grouping.n, "heads": self.heads, "d": d}
         launches.kernel(SPLIT_HEADS, extents, {**arrays, "q": q, "k": k, "v": v}, numbers)
         how = {"method": self.method, "causal": self.causal, "bias": grouping.bias}
-        launches.attention(q, k, v, o, **how)
+        lse = launches.attention(q, k, v, o, **how, return_lse=return_lse)
         mixed = launches.buffer("mixed", rows, parts * width)
-        arrays = {"x": o, "token": grouping.token, "out": mixed}
+        arrays = {"q": o, "k": None, "v": None, "token": grouping.token, "out": mixed}
         launches.kernel(MERGE_HEADS, extents, arrays, {**numbers, "parts": parts})
-        return mixed
+        return mixed, q, k, v, o, lse
 
 
 # -- weights ---------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def layer_case(step: Step, tokens: np.ndarray, heads: int) -> LayerCase:
         expected = {"out": np.add.reduceat(x.astype(np.float64), spans)}
     else:  # MERGE_HEADS
         by_head = x.reshape(apart)[:, :, 0].transpose(0, 2, 1, 3)  # (B, heads, n, d)
-        inputs = {"x": np.ascontiguousarray(by_head), "token": None}
+        inputs = {"q": np.ascontiguousarray(by_head), "k": None, "v": None, "token": None}
         numbers, expected = cut, {"out": x.astype(np.float64)}
     return LayerCase(rows, inputs, numbers, expected)
 
