@@ -1,12 +1,10 @@
 """Gradients of layer_norm, bias_gelu and mlp, given the gradient dout of their output.
 
 A function `layer_backward` returns the gradients of sum(dout * layer(...)), in the order of the
-layer's arguments. What one pass over memory computes again is computed again, not kept.
+layer's arguments; its `plan` prepares a call. Sums over rows have an order that the shape and the
+GPU fix: the same bits in every run.
 """
 
-from kernelscope.errors import InputError
-
-from attn_course.ladder.checks import check_floats
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.problem import ceil_div
 
@@ -16,7 +14,7 @@ from .operations import (
     check_approximate,
     check_eps,
     check_like,
-    check_matrix,
+    check_mlp,
     check_rows,
     check_vector,
 )
@@ -25,21 +23,14 @@ from .steps import BIAS_GELU_BACKWARD, COLUMN_SUMS, LAYER_NORM_BACKWARD, Rows
 
 @with_plan
 def layer_norm_backward(x, gamma, dout, eps=1e-5, *, dsum=None, backend=None, options=()):
-    """Return the gradients of layer_norm(x, gamma, beta): dx, dgamma, dbeta.
-
-    ``layer_norm_backward.plan`` prepares a call on these arrays and returns a LayerPlan.
+    """Return the gradients of layer_norm(x, gamma, beta): dx like x, dgamma and dbeta (d,).
 
     Args:
         x: (..., d) float32, as for layer_norm(); where that adds a residual or a bias, the sum.
-        gamma: (d,) or None.
+        gamma: (d,) or None.  eps: as in layer_norm().
         dout: like x, the gradient of the output.
-        eps: as in layer_norm().
         dsum: like x, the gradient that reaches x past the norm; added to dx. None: zeros.
         options: compiler options, such as ("-DVECTORS=2", "-DWARPS=4").
-
-    Returns:
-        dx like x, dgamma (d,), dbeta (d,), which are sums over rows in an order that the shape and
-        the GPU fix: the same bits in every run.
 
     Raises:
         TypeError, ValueError: an argument's type, dtype, shape or extent, with the remedy.
@@ -51,35 +42,28 @@ def layer_norm_backward(x, gamma, dout, eps=1e-5, *, dsum=None, backend=None, op
     if dsum is not None:
         check_like("dsum", dsum, x, xp)
     dx, dvectors = xp.empty_like(x), xp.empty((2, d), x.dtype)
-    add_layer_norm_backward(launches, x, gamma, dout, dx, dvectors, eps, dsum, options)
+    add_layer_norm_backward(launches, x, (gamma, eps), dout, dx, dvectors, dsum, options)
     return launches, (dx, *dvectors)
 
 
-def add_layer_norm_backward(
-    launches: Launches, x, gamma, dout, dx, dvectors, eps, dsum=None, options=()
-) -> None:
-    """Append the gradients of a layer norm of rows x to launches. dvectors: (2, d), of gamma, beta.
+def add_layer_norm_backward(launches, x, norm, dout, dx, dvectors, dsum=None, options=()) -> None:
+    """Append the gradients of a layer norm of rows x to launches.
 
-    x, dout, dsum, dx: (rows, d).
+    norm: gamma and eps.  x, dout, dsum, dx: (rows, d).  dvectors: (2, d), of gamma and beta.
     """
+    gamma, eps = norm
     arrays = {"x": x, "gamma": gamma, "dout": dout, "dsum": dsum, "dx": dx}
     _with_sums(launches, LAYER_NORM_BACKWARD, arrays, {"eps": check_eps(eps)}, dvectors, options)
 
 
 @with_plan
 def bias_gelu_backward(x, bias, dout, approximate="none", *, backend=None, options=()):
-    """Return the gradients of bias_gelu(x, bias, approximate): dx, dbias.
-
-    The derivative at t is P(t) + t P'(t), with P the normal distribution function, or that of the
-    form by tanh. ``bias_gelu_backward.plan`` prepares a call on these arrays.
+    """Return the gradients of bias_gelu(x, bias, approximate): dx like x, and dbias (width,).
 
     Args:
         x: (..., width) float32, as for bias_gelu().  bias: (width,) or None.
         dout: like x, the gradient of the output.
         approximate: "none" (by erf) or "tanh".
-
-    Returns:
-        dx like x, dbias (width,), which is the sum of dx over rows.
 
     Raises:
         TypeError, ValueError: an argument's type, dtype, shape or value, with the remedy.
@@ -94,12 +78,11 @@ def bias_gelu_backward(x, bias, dout, approximate="none", *, backend=None, optio
 
 
 def add_bias_gelu_backward(
-    launches: Launches, x, bias, dout, dx, dbias, approximate, out=None, options=()
+    launches, x, bias, dout, dx, dbias, approximate, out=None, options=()
 ) -> None:
     """Append the gradients of a GELU of rows x + bias to launches.
 
-    x, dout, dx: (rows, width); dx may be dout.  dbias: (width,).  out: gelu(x + bias) is written
-    there, or None.
+    x, dout, dx: (rows, width); dx may be dout.  dbias: (width,).  out: for gelu(x + bias), or None.
     """
     arrays = {"x": x, "bias": bias, "dout": dout, "dx": dx, "out": out}
     numbers = {"approximate": APPROXIMATIONS[check_approximate(approximate)]}
@@ -127,59 +110,57 @@ def add_column_sums(launches: Launches, x, out) -> None:
     launches.kernel(COLUMN_SUMS, Rows(rows, width), {"x": x, "out": out}, {})
 
 
+def add_linear_backward(launches: Launches, x, weights, dout, dx, dweights, dbias=None) -> None:
+    """Append the gradients of x weights + bias to launches, with products in float32.
+
+    x, dx: (rows, k).  weights, dweights: (k, n).  dout: (rows, n).  dbias: (n,) or None.
+    """
+    launches.multiply(dout, weights.T, dx)
+    launches.multiply(x.T, dout, dweights)
+    if dbias is not None:
+        add_column_sums(launches, dout, dbias)
+
+
 @with_plan
-def mlp_backward(x, w_1, b_1, w_2, hidden, dout, approximate="none", *, backend=None):
+def mlp_backward(x, w_1, b_1, w_2, dout, approximate="none", *, backend=None):
     """Return the gradients of mlp(x, w_1, b_1, w_2, b_2, approximate).
 
-    ``mlp_backward.plan`` prepares a call on these arrays, which are read at each call.
+    The hidden layer is computed again. Products are in float32.
 
     Args:
-        x, w_1, b_1, w_2: as for mlp().
-        hidden: (..., F), x w_1 as mlp(.., return_hidden=True) returns it.
+        x, w_1, b_1, w_2, approximate: as for mlp().
         dout: like x, the gradient of the output.
-        approximate: of GELU, "none" or "tanh".
 
     Returns:
-        dx, dw_1, db_1, dw_2, db_2: of the shapes of x, w_1, b_1, w_2, b_2, float32. Products are
-        computed in float32.
+        dx, dw_1, db_1, dw_2, db_2: like x, w_1, b_1, w_2, b_2.
 
     Raises:
         TypeError, ValueError: an argument's type, dtype, shape or value, with the remedy.
         BackendError: no cuBLAS on a GPU.
     """
     launches = Launches(backend)
-    xp, width = launches.xp, check_rows(x, launches.xp)
-    check_matrix("w_1", w_1, (width, "F"), xp)
-    inner = w_1.shape[1]
-    check_matrix("w_2", w_2, (inner, width), xp)
-    check_vector("b_1", b_1, inner, xp)
-    check_floats("hidden", hidden, xp)
-    if hidden.shape != (*x.shape[:-1], inner):
-        raise InputError(f"hidden has shape {hidden.shape}, not {(*x.shape[:-1], inner)}: x w_1")
+    xp, width, inner = launches.xp, *check_mlp(x, w_1, b_1, w_2, launches.xp)
     check_like("dout", dout, x, xp)
-    shapes = (x.shape, w_1.shape, (inner,), w_2.shape, (width,))
-    gradients = tuple(xp.empty(shape, x.dtype) for shape in shapes)
-    rows, hidden, dout = x.reshape(-1, width), hidden.reshape(-1, inner), dout.reshape(-1, width)
-    dx, *others = gradients
-    add_mlp_backward(
-        launches, rows, w_1, b_1, w_2, hidden, dout, (dx.reshape(-1, width), *others), approximate
-    )
-    return launches, gradients
+    rows, dout = x.reshape(-1, width), dout.reshape(-1, width)
+    shapes = rows.shape, w_1.shape, (inner,), w_2.shape, (width,)
+    dx, *others = found = [xp.empty(shape, x.dtype) for shape in shapes]
+    hidden = launches.buffer("hidden", len(rows), inner)
+    launches.multiply(rows, w_1, hidden)
+    add_mlp_backward(launches, rows, (w_1, b_1, w_2), hidden, dout, found, approximate)
+    return launches, (dx.reshape(x.shape), *others)
 
 
-def add_mlp_backward(
-    launches: Launches, rows, w_1, b_1, w_2, hidden, dout, gradients, approximate
-) -> None:
-    """Append the gradients of an MLP of rows (count, E) to launches.
+def add_mlp_backward(launches: Launches, x, weights, hidden, dout, gradients, approximate) -> None:
+    """Append the gradients of an MLP of rows to launches.
 
-    hidden: (count, F).  dout: (count, E).  gradients: dx (count, E), dw_1, db_1, dw_2, db_2.
+    weights: w_1, b_1, w_2.  hidden: (rows, F), x w_1.  x, dout: (rows, E).  gradients: dx (rows,
+    E), dw_1, db_1, dw_2, db_2.
     """
-    dx, dw_1, db_1, dw_2, db_2 = gradients
+    (w_1, b_1, w_2), (dx, dw_1, db_1, dw_2, db_2) = weights, gradients
     active, dhidden = (launches.buffer(name, *hidden.shape) for name in ("active", "dhidden"))
-    add_column_sums(launches, dout, db_2)
-    launches.product(dout, w_2.T, dhidden)  # of the GELU's output: the kernel works in place
+    launches.multiply(dout, w_2.T, dhidden)  # of the GELU's output: the kernel works in place
     how = (dhidden, dhidden, db_1, approximate)
     add_bias_gelu_backward(launches, hidden, b_1, *how, out=active)
-    launches.product(active.T, dout, dw_2)
-    launches.product(rows.T, dhidden, dw_1)
-    launches.product(dhidden, w_1.T, dx)
+    launches.multiply(active.T, dout, dw_2)
+    add_column_sums(launches, dout, db_2)
+    add_linear_backward(launches, x, w_1, dhidden, dx, dw_1)

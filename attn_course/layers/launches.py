@@ -60,20 +60,14 @@ class Launches:
         self.launches.append(launch)
         self.calls.append((launch.geometry.entry, partial(launch.run, given)))
 
-    def multiply(self, rows, matrix: WeightMatrix, out, *, bias=None, residual=None) -> None:
-        """Append out = rows times a matrix + bias + residual.
-
-        rows: (m, parts*k).  out, residual: (m, n); may be the same array.  bias: (n,).
-        """
-        compute = "fp32" if matrix.precision == "fp32" else "tf32"
-        self.product(rows, matrix.data, out, bias=bias, residual=residual, compute=compute)
-
-    def product(self, a, b, out, *, bias=None, residual=None, compute="fp32") -> None:
+    def multiply(self, a, b, out, *, bias=None, residual=None) -> None:
         """Append out = a b + bias + residual.
 
-        a: (m, k).  b: (k, n). C-contiguous, or transposes of such arrays.  out, residual, bias:
-        as for multiply().  compute: on a GPU, "fp32" or "tf32".
+        a: (m, parts*k).  b: a WeightMatrix, or an array (k, n) for a product in float32. Arrays are
+        C-contiguous, or transposes of such.  out, residual: (m, n); may be the same.  bias: (n,).
         """
+        compute = b.compute if isinstance(b, WeightMatrix) else "fp32"
+        b = b.data if isinstance(b, WeightMatrix) else b
         if self.backend == "gpu":
             from .cublas import WORKSPACE, Product
 

@@ -128,18 +128,7 @@ def add_parts(launches: Launches, x, out, parts) -> None:
 
 
 @with_plan
-def mlp(
-    x,
-    w_1,
-    b_1,
-    w_2,
-    b_2,
-    approximate="none",
-    *,
-    precision="fp32",
-    return_hidden=False,
-    backend=None,
-):
+def mlp(x, w_1, b_1, w_2, b_2, approximate="none", *, precision="fp32", backend=None):
     """gelu(x w_1 + b_1) w_2 + b_2, by cuBLAS and kernel 17; on the simulator NumPy multiplies.
 
     ``mlp.plan`` prepares a call and returns a LayerPlan: the matrices are copied then; x and the
@@ -150,22 +139,16 @@ def mlp(
         w_1: (E, F).  b_1: (F,) or None.  w_2: (F, E).  b_2: (E,) or None.
         approximate: of GELU, "none" or "tanh".
         precision: of the products on a GPU; a key of PRECISIONS.
-        return_hidden: also return x w_1, (..., F), which mlp_backward() takes.
 
     Returns:
-        an array like x; with ``return_hidden`` a pair.
+        an array like x.
 
     Raises:
         TypeError, ValueError: an argument's type, dtype, shape or value, with the remedy.
         BackendError: no cuBLAS on a GPU.
     """
     launches = Launches(backend)
-    xp = launches.xp
-    check_rows(x, xp)
-    width = x.shape[-1]
-    check_matrix("w_1", w_1, (width, "F"), xp)
-    check_matrix("w_2", w_2, (w_1.shape[1], width), xp)
-    check_vector("b_1", b_1, w_1.shape[1], xp)
+    xp, width, _ = launches.xp, *check_mlp(x, w_1, b_1, w_2, launches.xp)
     check_vector("b_2", b_2, width, xp)
     first, second = (WeightMatrix(weights, precision, launches.backend) for weights in (w_1, w_2))
     out, rows = xp.empty_like(x), x.reshape(-1, width)
@@ -174,9 +157,7 @@ def mlp(
         add_parts(launches, rows, cut, first.parts)
         rows = cut
     add_mlp(launches, rows, first, b_1, second, b_2, out.reshape(-1, width), approximate)
-    hidden = launches.buffer("hidden", len(rows), first.shape[1])
-    hidden = hidden.reshape(*x.shape[:-1], first.shape[1])
-    return launches, (out, hidden) if return_hidden else out
+    return launches, out
 
 
 def add_mlp(
@@ -249,6 +230,15 @@ def check_rows(x, xp) -> int:
     if not x.ndim:
         raise InputError("x has shape (), not (..., width): it needs an axis to work along")
     return x.shape[-1]
+
+
+def check_mlp(x, w_1, b_1, w_2, xp) -> tuple[int, int]:
+    """Return the widths of x and of the hidden layer; refuse arrays that do not fit together."""
+    width = check_rows(x, xp)
+    check_matrix("w_1", w_1, (width, "F"), xp)
+    check_matrix("w_2", w_2, (w_1.shape[1], width), xp)
+    check_vector("b_1", b_1, w_1.shape[1], xp)
+    return width, w_1.shape[1]
 
 
 def check_like(name: str, array, x, xp) -> None:

@@ -22,13 +22,14 @@ class WeightMatrix:
     Attributes:
         shape: (k, n).
         parts: how many parts the rows of the left factor have; see kernels/include/quads.cuh.
+        compute: of the product on a GPU, "fp32" or "tf32".
     """
 
     def __init__(self, weights, precision: str = "fp32", backend: str | None = None):
         if precision not in tuple(PRECISIONS):  # what has no hash is refused as well
             raise InputError(f"precision is {precision!r}; choose one of: {', '.join(PRECISIONS)}")
         xp = array_module(backend)
-        self.precision, self.parts = precision, PRECISIONS[precision]
+        self.parts, self.compute = PRECISIONS[precision], "fp32" if precision == "fp32" else "tf32"
         weights = xp.array(weights, dtype=np.float32, order="C")
         self.shape = weights.shape
         if self.parts == 3:

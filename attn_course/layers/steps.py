@@ -122,61 +122,54 @@ def _block_a_token(entry: str, problem: Rows, constants: Mapping[str, int]) -> G
     return Geometry(entry, (problem.rows, 1, 1), (constants["THREADS"], 1, 1))
 
 
-def _step(number, file, entry, computes, arguments, writes, geometry, tune=None) -> Step:
+def _step(file, computes, arguments, writes, geometry, tune=None, entry=None) -> Step:
+    """A kernel of a file: the one that bears its name, or another."""
     names = tuple(arguments.split()), tuple(writes.split())
-    return Step(number, file, entry, computes, *names, geometry, tune)
+    return Step(int(file[:2]), file, entry or file[3:], computes, *names, geometry, tune)
 
 
 LAYER_NORM = _step(
-    16,
     "16_layernorm",
-    "layernorm_warp",
     "y = layer_norm(x + residual + bias)",
     "x residual bias gamma beta sum y rows d parts eps",
     "y sum",
     _warp_or_block,
     _hold_a_row,
+    entry="layernorm_warp",
 )
 BIAS_GELU = _step(
-    17,
     "17_bias_gelu",
-    "bias_gelu",
     "out = gelu(x + bias)",
     "x bias out rows width approximate parts",
     "out",
     _quads_of_rows,
 )
 BIAS_ADD = _step(
-    17,
     "17_bias_gelu",
-    "bias_add",
     "out = x + residual + bias",
     "x residual bias out rows width parts",
     "out",
     _quads_of_rows,
+    entry="bias_add",
 )
 SPLIT_HEADS = _step(
-    22,
     "22_heads",
-    "split_heads",
     "q, k, v = heads of qkv + bias",
     "qkv bias token q k v n heads d",
     "q k v",
     _block_a_token,
+    entry="split_heads",
 )
 MERGE_HEADS = _step(
-    22,
     "22_heads",
-    "merge_heads",
     "out = heads side by side",
     "q k v token out n heads d parts",
     "out",
     _block_a_token,
+    entry="merge_heads",
 )
 LAYER_NORM_BACKWARD = _step(
-    26,
     "26_layernorm_backward",
-    "layernorm_backward",
     "dx, dgamma, dbeta of layer_norm(x)",
     "x gamma dout dsum dx sums rows d eps",
     "dx sums",
@@ -184,9 +177,7 @@ LAYER_NORM_BACKWARD = _step(
     _hold_a_row_and_its_gradient,
 )
 BIAS_GELU_BACKWARD = _step(
-    27,
     "27_bias_gelu_backward",
-    "bias_gelu_backward",
     "dx, dbias of out = gelu(x + bias)",
     "x bias dout dx out sums rows width approximate",
     "dx out sums",
@@ -194,9 +185,7 @@ BIAS_GELU_BACKWARD = _step(
     _lanes_of_a_row,
 )
 COLUMN_SUMS = _step(
-    28,
     "28_column_sums",
-    "column_sums",
     "out = sums over SPAN rows of x",
     "x out rows width",
     "out",

@@ -11,7 +11,7 @@ from kernelscope.module import takes_foreign
 from attn_course.ladder.checks import check_floats
 from attn_course.ladder.methods import AUTO, METHODS, UnsupportedDtype, dtypes_of
 
-from .gradients import add_column_sums, add_layer_norm_backward, add_mlp_backward
+from .gradients import add_layer_norm_backward, add_linear_backward, add_mlp_backward
 from .launches import Launches, LayerPlan
 from .operations import (
     add_layer_norm,
@@ -138,42 +138,38 @@ class TransformerBlock:
     @takes_foreign
     def __call__(self, x):
         """Return the block of x: (B, L, E) float32, an array of the backend or as attention()'s."""
-        launches, out = self._launches(x)
+        launches, out, _ = self._launches(x)
         launches.run()
         return out
 
     @takes_foreign
     def plan(self, x) -> LayerPlan:
         """Prepare the block on x: fill x in place, then ``plan()`` returns ``plan.out``."""
-        return LayerPlan(*self._launches(x))
+        return LayerPlan(*self._launches(x)[:2])
 
     def forward(self, x):
-        """Return the block of x, as a call does, and what backward() needs.
-
-        Returns:
-            out (B, L, E), and a Saved; x must not change before backward().
-        """
+        """Return the block of x, as a call does, and a Saved for backward(); x must not change."""
         out, *kept = self._forward(x)
         return out, Saved(*kept)
 
     @takes_foreign
     def _forward(self, x):
-        launches, out, saved = self._prepared(x, return_lse=True)
+        launches, out, saved = self._launches(x, return_lse=True)
         launches.run()
         return (out, *saved)
 
     def backward(self, saved: Saved, dout):
-        """Return the gradients of sum(dout * forward(x)). Products are computed in float32.
+        """Return the gradients of sum(dout * forward(x)), by attention_backward()'s "auto".
 
         Args:
             saved: what forward() returned.  dout: (B, L, E) float32, the gradient of its output.
 
         Returns:
-            dx (B, L, E), and a dict with the gradient of each weight that the block was made of, by
-            its name; those of w_q, w_k and w_v are columns of one array.
+            dx (B, L, E), and a dict with the gradient of each weight that the block was made of;
+            those of w_q, w_k and w_v are columns of one array. Products are in float32.
 
         Raises:
-            TypeError, ValueError: as for a call; a method of attention_backward() that is missing.
+            TypeError, ValueError: as for attention_backward(), of dout.
         """
         dx, *arrays = self._backward(dout, *saved)
         return dx, dict(zip(self.names, arrays, strict=True))
@@ -192,57 +188,52 @@ class TransformerBlock:
 
         dout: (rows, E).
         """
-        vectors, (rows, width) = self.vectors, dout.shape
-        shape, x = (rows, width), saved.x.reshape(rows, width)
+        vectors, shape, empty = self.vectors, dout.shape, launches.xp.empty
+        x, dx = saved.x.reshape(shape), dx.reshape(shape)
         weights = {name: matrix.sum_of_parts() for name, matrix in self.matrices.items()}
-        found = {f"w_{name}": launches.xp.empty_like(array) for name, array in weights.items()}
-        for name in ("o", "1", "2", "qkv"):
-            found[f"b_{name}"] = launches.xp.empty(weights[name].shape[1], np.float32)
-        norms = [launches.xp.empty((2, width), np.float32) for _ in "12"]
+        found = {}
+        for name, array in weights.items():
+            found[f"w_{name}"] = empty(array.shape, np.float32)
+            found[f"b_{name}"] = empty(array.shape[1], np.float32)
+        norms = empty((2, 2, self.width), np.float32)
         normed, dnormed, dtotal = (launches.buffer(n, *shape) for n in ("normed", "dnormed", "dy"))
 
         add_layer_norm(launches, saved.total, normed, *self._norm(2))
-        mlp = (dnormed, *(found[name] for name in ("w_1", "b_1", "w_2", "b_2")))
-        given = (weights["1"], vectors["b_1"], weights["2"], saved.hidden, dout)
-        add_mlp_backward(launches, normed, *given, mlp, self.approximate)
-        gamma, eps = vectors["gamma_2"], self.eps
-        add_layer_norm_backward(
-            launches, saved.total, gamma, dnormed, dtotal, norms[1], eps, dsum=dout
-        )
+        given = (weights["1"], vectors["b_1"], weights["2"]), saved.hidden, dout
+        gradients = (dnormed, *(found[name] for name in ("w_1", "b_1", "w_2", "b_2")))
+        add_mlp_backward(launches, normed, *given, gradients, self.approximate)
+        norm = vectors["gamma_2"], self.eps
+        add_layer_norm_backward(launches, saved.total, norm, dnormed, dtotal, norms[1], dout)
         dqkv = self._append_attention_backward(launches, saved, weights["o"], dtotal, found)
-        add_column_sums(launches, dqkv, found["b_qkv"])
         add_layer_norm(launches, x, normed, *self._norm(1))
-        launches.product(normed.T, dqkv, found["w_qkv"])
-        launches.product(dqkv, weights["qkv"].T, dnormed)
-        gamma, dx = vectors["gamma_1"], dx.reshape(shape)
-        add_layer_norm_backward(launches, x, gamma, dnormed, dx, norms[0], eps, dsum=dtotal)
+        given = (normed, weights["qkv"], dqkv, dnormed)
+        add_linear_backward(launches, *given, found["w_qkv"], found["b_qkv"])
+        norm = vectors["gamma_1"], self.eps
+        add_layer_norm_backward(launches, x, norm, dnormed, dx, norms[0], dtotal)
 
         for number, norm in zip("12", norms, strict=True):
             found[f"gamma_{number}"], found[f"beta_{number}"] = norm
-        for i, name in enumerate("qkv"):
-            columns = slice(i * width, (i + 1) * width)
-            found[f"w_{name}"], found[f"b_{name}"] = (
-                found["w_qkv"][:, columns],
-                found["b_qkv"][columns],
-            )
+        for kind in "wb":
+            found |= {
+                f"{kind}_{name}": found[f"{kind}_qkv"][..., i * self.width : (i + 1) * self.width]
+                for i, name in enumerate("qkv")
+            }
         return found
 
     def _append_attention_backward(self, launches: Launches, saved: Saved, w_o, dout, found):
         """Append the gradients of w_o, b_o and attention(); return that of q, k, v, (rows, 3E)."""
-        (rows, width), (_, heads, n, d) = dout.shape, saved.q.shape
-        numbers, extents = {"n": n, "heads": heads, "d": d}, Rows(rows, width)
-        none = dict.fromkeys(("k", "v", "bias", "token"))
-        mixed, dmixed = (launches.buffer(name, rows, width) for name in ("mixed", "dmixed"))
-        arrays = {"q": saved.out, "k": None, "v": None, "token": None, "out": mixed}
-        launches.kernel(MERGE_HEADS, extents, arrays, numbers)
-        add_column_sums(launches, dout, found["b_o"])
-        launches.product(mixed.T, dout, found["w_o"])
-        launches.product(dout, w_o.T, dmixed)
+        extents, (_, heads, n, d) = Rows(*dout.shape), saved.q.shape
+        numbers, none = {"n": n, "heads": heads, "d": d}, dict.fromkeys(("k", "v", "token"))
+        mixed, dmixed = (launches.buffer(name, *dout.shape) for name in ("mixed", "dmixed"))
+        launches.kernel(MERGE_HEADS, extents, {**none, "q": saved.out, "out": mixed}, numbers)
+        add_linear_backward(launches, mixed, w_o, dout, dmixed, found["w_o"], found["b_o"])
         dheads = launches.buffer("dheads", *saved.q.shape)
-        launches.kernel(SPLIT_HEADS, extents, {**none, "qkv": dmixed, "q": dheads}, numbers)
-        names, dqkv = ("q", "k", "v"), launches.buffer("dqkv", rows, 3 * width)
-        gradients = launches.attention_backward(*saved[2:7], dheads, causal=self.causal)
-        arrays = dict(zip(names, gradients, strict=True)) | {"token": None, "out": dqkv}
+        arrays = {**none, "bias": None, "qkv": dmixed, "q": dheads}
+        launches.kernel(SPLIT_HEADS, extents, arrays, numbers)
+        attended = (saved.q, saved.k, saved.v, saved.out, saved.lse)
+        dq, dk, dv = launches.attention_backward(*attended, dheads, causal=self.causal)
+        dqkv = launches.buffer("dqkv", extents.rows, 3 * extents.width)
+        arrays = {"q": dq, "k": dk, "v": dv, "token": None, "out": dqkv}
         launches.kernel(MERGE_HEADS, extents, arrays, numbers)
         return dqkv
 
@@ -250,10 +241,7 @@ class TransformerBlock:
         """gamma, beta and eps of a norm."""
         return self.vectors[f"gamma_{number}"], self.vectors[f"beta_{number}"], self.eps
 
-    def _launches(self, x):
-        return self._prepared(x)[:2]
-
-    def _prepared(self, x, *, return_lse: bool = False):
+    def _launches(self, x, *, return_lse: bool = False):
         """The launches of the block of x, its output, and what backward() needs."""
         launches = Launches(self.backend)
         check_floats("x", x, launches.xp)
