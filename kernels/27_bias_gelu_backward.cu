@@ -1,9 +1,9 @@
-// Idea:          GELU's derivative needs what GELU computes: one exponential gives the tail of the
-//                normal distribution and its density, or the tanh. So one pass computes the output
-//                again, multiplies by the derivative, and sums columns for the bias's gradient.
+// Idea:          GELU and its derivative share one exponential: it gives the tail and the density of
+//                the normal distribution, or the tanh. One pass computes the output again,
+//                multiplies by the derivative, and sums columns for the gradient of the bias.
 // Changes from:  17_bias_gelu.cu
-// Shapes:        x, dout, dx, out (rows, width); bias (width); sums (blocks, width): of dx over each
-//                block's rows; row-major float32; bias and out may be null; dx may be dout
+// Shapes:        x, dout, dx, out (rows, width); bias (width); sums (blocks, width): of dx over
+//                each block's rows; row-major float32; bias and out may be null; dx may be dout
 // Launch:        bias_gelu_backward: grid (min(BLOCKS, ceil(rows/ROWS)), ceil(width/(4*LANES))),
 //                block (LANES, ROWS), static shared 16*LANES*ROWS bytes
 // Needs:         sm_50; LANES*ROWS <= 1024; approximate 0 (erf) or 1 (tanh)

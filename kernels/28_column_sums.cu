@@ -1,10 +1,10 @@
-// Idea:          The gradient of a bias is a sum over rows. A block adds SPAN rows of 32 columns, each
-//                warp every GROUPS-th row; a second launch adds what the blocks wrote. The order is
+// Idea:          The gradient of a bias is a sum over rows. A block adds SPAN rows of 32 columns,
+//                each warp every GROUPS-th row; a second launch adds the blocks' sums. The order is
 //                fixed by the shape: no atomics, and the same bits in every run.
 // Changes from:  06_output_tiled.cu
 // Shapes:        x (rows, width); out (spans, width), spans = ceil(rows/SPAN); row-major float32
-// Launch:        column_sums: grid (spans, ceil(width/32)), block (32, GROUPS), static
-//                shared 128*GROUPS bytes; again over out until it is one row
+// Launch:        column_sums: grid (spans, ceil(width/32)), block (32, GROUPS), static shared
+//                128*GROUPS bytes; again over out until it is one row
 // Needs:         sm_50; GROUPS 1 to 32
 // Expect:        x is read once: bound by memory for large x, by latency for small x
 // Limits:        rows < 2^31; width <= 32*65535

@@ -175,8 +175,8 @@ class TransformerBlock:
         return dx, dict(zip(self.names, arrays, strict=True))
 
     @takes_foreign
-    def _backward(self, dout, *saved):
-        launches, saved = Launches(self.backend), Saved(*saved)
+    def _backward(self, dout, x, total, q, k, v, out, lse, hidden):
+        launches, saved = Launches(self.backend), Saved(x, total, q, k, v, out, lse, hidden)
         check_like("dout", dout, saved.x, launches.xp)
         dx = launches.xp.empty_like(dout)
         found = self._append_backward(launches, saved, dout.reshape(-1, self.width), dx)
