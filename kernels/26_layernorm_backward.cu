@@ -23,7 +23,7 @@
 #define VECTORS 4  // groups of four columns that a thread holds
 #endif
 #ifndef BLOCKS
-#define BLOCKS 264  // of the grid, at most: as many as run at once
+#define BLOCKS 264  // a grid of as many as run at once: each takes rows in turn
 #endif
 
 #include "include/quads.cuh"
@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) layernorm_backward(
                         rows_aligned(dsum, d) && rows_aligned(dx, d) && rows_aligned(sums, d);
     float scale[HELD], dgamma[HELD] = {}, dbeta[HELD] = {};
     if (gamma) load_columns(scale, gamma, d, vector);
-    for (long long first = (long long)blockIdx.x * ROWS; first < rows; first += BLOCKS * ROWS) {
+    for (long long first = (long long)blockIdx.x * ROWS; first < rows; first += gridDim.x * ROWS) {
         const long long row = first + threadIdx.y, start = row * d;
         const int width = row < rows ? d : 0;  // past the last row: zeros, and nothing is stored
         float value[HELD], grad[HELD], mean[1] = {0.0f}, moments[4] = {};

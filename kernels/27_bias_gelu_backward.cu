@@ -1,11 +1,11 @@
-// Idea:          GELU and its derivative share one exponential: it gives the tail and the density of
-//                the normal distribution, or the tanh. One pass computes the output again,
+// Idea:          GELU and its derivative share one exponential: it gives the tail and the density
+//                of the normal distribution, or the tanh. One pass computes the output again,
 //                multiplies by the derivative, and sums columns for the gradient of the bias.
 // Changes from:  17_bias_gelu.cu
 // Shapes:        x, dout, dx, out (rows, width); bias (width); sums (blocks, width): of dx over
 //                each block's rows; row-major float32; bias and out may be null; dx may be dout
-// Launch:        bias_gelu_backward: grid (min(BLOCKS, ceil(rows/ROWS)), ceil(width/(4*LANES))),
-//                block (LANES, ROWS), static shared 16*LANES*ROWS bytes
+// Launch:        bias_gelu_backward: grid (ceil(rows/ROWS) or fewer, ceil(width/(4*LANES))), about
+//                BLOCKS blocks at most, block (LANES, ROWS), static shared 16*LANES*ROWS bytes
 // Needs:         sm_50; LANES*ROWS <= 1024; approximate 0 (erf) or 1 (tanh)
 // Expect:        bound by memory: x and dout are read once, dx is written once; out costs one array
 //                more. RESIDENT blocks a multiprocessor keep enough loads in flight
@@ -21,7 +21,7 @@
 #define RESIDENT 3  // blocks that a multiprocessor must have room for
 #endif
 #ifndef BLOCKS
-#define BLOCKS 396  // of the grid along the rows, at most
+#define BLOCKS 396  // a grid of as many as run at once: each takes rows in turn
 #endif
 
 #include "include/quads.cuh"
@@ -79,9 +79,9 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS, RESIDENT) bias_gelu_b
                         rows_aligned(out, width) && rows_aligned(sums, width);
     float4 shift = make_float4(0.0f, 0.0f, 0.0f, 0.0f), total = shift;
     if (bias && left > 0) shift = load_quad(bias + column, left, vector);
-    long long row = (long long)blockIdx.x * ROWS + threadIdx.y;
-    for (; row < rows && left > 0; row += BLOCKS * ROWS) {
-        const long long at = row * width + column;
+    unsigned row = blockIdx.x * ROWS + threadIdx.y;  // unsigned: past the last row it may be 2^31
+    for (; row < rows && left > 0; row += gridDim.x * ROWS) {
+        const long long at = (long long)row * width + column;
         const float4 h = load_quad(x + at, left, vector) + shift;
         const float4 grad = load_quad(dout + at, left, vector);
         const Gelu a = approximate ? gelu_tanh(h.x) : gelu_erf(h.x);

@@ -58,7 +58,7 @@ def _lanes_of_a_row(problem: Rows, device: Device) -> dict[str, int]:
     """Constants of kernel 27 for a width: 512 threads a block."""
     lanes = min(LANES, 32 * ceil_div(_quads(problem), 32))
     resident = 3
-    blocks = max(1, resident * device.sm_count // ceil_div(_quads(problem), lanes))
+    blocks = resident * device.sm_count
     return {"LANES": lanes, "ROWS": 512 // lanes, "RESIDENT": resident, "BLOCKS": blocks}
 
 
@@ -108,7 +108,8 @@ def _rows_in_turn(entry: str, problem: Rows, constants: Mapping[str, int]) -> Ge
         raise InputError(f"{entry}: {rows} rows of {lanes} threads are more than 1024: lower ROWS")
     if "WARPS" in constants:
         _check_row(entry, problem, constants)
-    grid = (min(constants["BLOCKS"], ceil_div(problem.rows, rows)), columns, 1)
+    blocks = max(1, constants["BLOCKS"] // columns)
+    grid = (min(blocks, ceil_div(problem.rows, rows)), columns, 1)
     return Geometry(entry, grid, (lanes, rows, 1))
 
 
