@@ -42,16 +42,16 @@ def layer_norm_backward(x, gamma, dout, eps=1e-5, *, dsum=None, backend=None, op
     if dsum is not None:
         check_like("dsum", dsum, x, xp)
     dx, dvectors = xp.empty_like(x), xp.empty((2, d), x.dtype)
-    add_layer_norm_backward(launches, x, (gamma, eps), dout, dx, dvectors, dsum, options)
+    add_layer_norm_backward(launches, x, (gamma, None, eps), dout, dx, dvectors, dsum, options)
     return launches, (dx, *dvectors)
 
 
 def add_layer_norm_backward(launches, x, norm, dout, dx, dvectors, dsum=None, options=()) -> None:
     """Append the gradients of a layer norm of rows x to launches.
 
-    norm: gamma and eps.  x, dout, dsum, dx: (rows, d).  dvectors: (2, d), of gamma and beta.
+    norm: gamma, beta, eps.  x, dout, dsum, dx: (rows, d).  dvectors: (2, d), of gamma and beta.
     """
-    gamma, eps = norm
+    gamma, _, eps = norm
     arrays = {"x": x, "gamma": gamma, "dout": dout, "dsum": dsum, "dx": dx}
     _with_sums(launches, LAYER_NORM_BACKWARD, arrays, {"eps": check_eps(eps)}, dvectors, options)
 

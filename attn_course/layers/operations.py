@@ -57,32 +57,23 @@ def layer_norm(
     if residual is not None:
         check_like("residual", residual, x, xp)
     y, total = xp.empty_like(x), xp.empty_like(x) if return_sum else None
-    add_layer_norm(
-        launches, x, y, gamma, beta, eps, residual=residual, bias=bias, total=total, options=options
-    )
+    how = {"residual": residual, "bias": bias, "total": total, "options": options}
+    add_layer_norm(launches, x, y, (gamma, beta, eps), **how)
     return launches, (y, total) if return_sum else y
 
 
 def add_layer_norm(
-    launches: Launches,
-    x,
-    y,
-    gamma,
-    beta,
-    eps,
-    *,
-    residual=None,
-    bias=None,
-    total=None,
-    parts=1,
-    options=(),
+    launches, x, y, norm, *, residual=None, bias=None, total=None, parts=1, options=()
 ) -> None:
-    """Append a layer norm of rows x to launches. y: (rows, parts*d); total: x + residual + bias."""
-    d = x.shape[-1]
-    rows = x.size // d
+    """Append a layer norm of rows x to launches.
+
+    norm: gamma, beta and eps.  y: (rows, parts*d).  total: gets x + residual + bias, or None.
+    """
+    (gamma, beta, eps), d = norm, x.shape[-1]
     arrays = {"x": x, "residual": residual, "bias": bias, "gamma": gamma, "beta": beta}
+    arrays |= {"sum": total, "y": y}
     numbers = {"parts": parts, "eps": check_eps(eps)}
-    launches.kernel(LAYER_NORM, Rows(rows, d), {**arrays, "sum": total, "y": y}, numbers, options)
+    launches.kernel(LAYER_NORM, Rows(x.size // d, d), arrays, numbers, options)
 
 
 @with_plan
@@ -156,25 +147,18 @@ def mlp(x, w_1, b_1, w_2, b_2, approximate="none", *, precision="fp32", backend=
         cut = launches.buffer("cut", len(rows), first.parts * width)
         add_parts(launches, rows, cut, first.parts)
         rows = cut
-    add_mlp(launches, rows, first, b_1, second, b_2, out.reshape(-1, width), approximate)
+    weights = (first, b_1, second, b_2)
+    add_mlp(launches, rows, weights, out.reshape(-1, width), approximate)
     return launches, out
 
 
-def add_mlp(
-    launches: Launches,
-    rows,
-    first: WeightMatrix,
-    b_1,
-    second: WeightMatrix,
-    b_2,
-    out,
-    approximate,
-    residual=None,
-) -> None:
-    """Append out = gelu(rows first + b_1) second + b_2 + residual to launches.
+def add_mlp(launches: Launches, rows, weights, out, approximate, residual=None) -> None:
+    """Append out = gelu(rows w_1 + b_1) w_2 + b_2 + residual to launches.
 
-    rows: (count, parts*E).  out, residual: (count, E).
+    weights: w_1 and w_2 as WeightMatrix, each before its bias.  rows: (count, parts*E).  out,
+    residual: (count, E).
     """
+    first, b_1, second, b_2 = weights
     count, hidden_width = len(rows), first.shape[1]
     hidden = launches.buffer("hidden", count, hidden_width)
     active = launches.buffer("active", count, second.parts * hidden_width)

@@ -1,5 +1,6 @@
 """The kernels of the layers: how each is launched, and which constants suit a width."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -123,73 +124,55 @@ def _block_a_token(entry: str, problem: Rows, constants: Mapping[str, int]) -> G
     return Geometry(entry, (problem.rows, 1, 1), (constants["THREADS"], 1, 1))
 
 
-def _step(file, computes, arguments, writes, geometry, tune=None, entry=None) -> Step:
-    """A kernel of a file: the one that bears its name, or another."""
+def _step(kernel: str, computes: str, geometry, tune=None) -> Step:
+    """A kernel from "file: entry(arguments) -> writes", names separated by blanks."""
+    file, entry, arguments, writes = re.fullmatch(r"(\w+): (\w+)\((.*)\) -> (.*)", kernel).groups()
     names = tuple(arguments.split()), tuple(writes.split())
-    return Step(int(file[:2]), file, entry or file[3:], computes, *names, geometry, tune)
+    return Step(int(file[:2]), file, entry, computes, *names, geometry, tune)
 
 
 LAYER_NORM = _step(
-    "16_layernorm",
+    "16_layernorm: layernorm_warp(x residual bias gamma beta sum y rows d parts eps) -> y sum",
     "y = layer_norm(x + residual + bias)",
-    "x residual bias gamma beta sum y rows d parts eps",
-    "y sum",
     _warp_or_block,
     _hold_a_row,
-    entry="layernorm_warp",
 )
 BIAS_GELU = _step(
-    "17_bias_gelu",
+    "17_bias_gelu: bias_gelu(x bias out rows width approximate parts) -> out",
     "out = gelu(x + bias)",
-    "x bias out rows width approximate parts",
-    "out",
     _quads_of_rows,
 )
 BIAS_ADD = _step(
-    "17_bias_gelu",
+    "17_bias_gelu: bias_add(x residual bias out rows width parts) -> out",
     "out = x + residual + bias",
-    "x residual bias out rows width parts",
-    "out",
     _quads_of_rows,
-    entry="bias_add",
 )
 SPLIT_HEADS = _step(
-    "22_heads",
+    "22_heads: split_heads(qkv bias token q k v n heads d) -> q k v",
     "q, k, v = heads of qkv + bias",
-    "qkv bias token q k v n heads d",
-    "q k v",
     _block_a_token,
-    entry="split_heads",
 )
 MERGE_HEADS = _step(
-    "22_heads",
+    "22_heads: merge_heads(q k v token out n heads d parts) -> out",
     "out = heads side by side",
-    "q k v token out n heads d parts",
-    "out",
     _block_a_token,
-    entry="merge_heads",
 )
 LAYER_NORM_BACKWARD = _step(
-    "26_layernorm_backward",
+    "26_layernorm_backward: layernorm_backward(x gamma dout dsum dx sums rows d eps) -> dx sums",
     "dx, dgamma, dbeta of layer_norm(x)",
-    "x gamma dout dsum dx sums rows d eps",
-    "dx sums",
     _rows_in_turn,
     _hold_a_row_and_its_gradient,
 )
 BIAS_GELU_BACKWARD = _step(
-    "27_bias_gelu_backward",
+    "27_bias_gelu_backward: "
+    "bias_gelu_backward(x bias dout dx out sums rows width approximate) -> dx out sums",
     "dx, dbias of out = gelu(x + bias)",
-    "x bias dout dx out sums rows width approximate",
-    "dx out sums",
     _rows_in_turn,
     _lanes_of_a_row,
 )
 COLUMN_SUMS = _step(
-    "28_column_sums",
+    "28_column_sums: column_sums(x out rows width) -> out",
     "out = sums over SPAN rows of x",
-    "x out rows width",
-    "out",
     _spans_of_columns,
 )
 FORWARD = (LAYER_NORM, BIAS_GELU, BIAS_ADD, SPLIT_HEADS, MERGE_HEADS)

@@ -1,5 +1,6 @@
 """A pre-norm transformer block: x + attention(norm(x)), then y + mlp(norm(y))."""
 
+from collections import namedtuple
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -45,21 +46,10 @@ class Grouping(NamedTuple):
     bias: object = None
 
 
-class Saved(NamedTuple):
-    """What TransformerBlock.forward() keeps for backward(); the rest is computed again.
-
-    x: (B, L, E), the input.  total: (B*L, E), x + attention(norm(x)).  q, k, v, out: (B, heads, L,
-    d) and lse (B, heads, L) of attention().  hidden: (B*L, F), the first product of the MLP.
-    """
-
-    x: object
-    total: object
-    q: object
-    k: object
-    v: object
-    out: object
-    lse: object
-    hidden: object
+# What TransformerBlock.forward() keeps for backward(): x (B, L, E); total (B*L, E), the input of
+# the second norm; q, k, v, out (B, heads, L, d) and lse (B, heads, L) of attention(); hidden
+# (B*L, F), the first product of the MLP. The rest is computed again.
+Saved = namedtuple("Saved", "x total q k v out lse hidden")
 
 
 class TransformerBlock:
@@ -188,7 +178,7 @@ class TransformerBlock:
 
         dout: (rows, E).
         """
-        vectors, shape, empty = self.vectors, dout.shape, launches.xp.empty
+        shape, empty = dout.shape, launches.xp.empty
         x, dx = saved.x.reshape(shape), dx.reshape(shape)
         weights = {name: matrix.sum_of_parts() for name, matrix in self.matrices.items()}
         found = {}
@@ -198,26 +188,23 @@ class TransformerBlock:
         norms = empty((2, 2, self.width), np.float32)
         normed, dnormed, dtotal = (launches.buffer(n, *shape) for n in ("normed", "dnormed", "dy"))
 
-        add_layer_norm(launches, saved.total, normed, *self._norm(2))
-        given = (weights["1"], vectors["b_1"], weights["2"]), saved.hidden, dout
+        add_layer_norm(launches, saved.total, normed, self._norm(2))
+        given = (weights["1"], self.vectors["b_1"], weights["2"]), saved.hidden, dout
         gradients = (dnormed, *(found[name] for name in ("w_1", "b_1", "w_2", "b_2")))
         add_mlp_backward(launches, normed, *given, gradients, self.approximate)
-        norm = vectors["gamma_2"], self.eps
-        add_layer_norm_backward(launches, saved.total, norm, dnormed, dtotal, norms[1], dout)
+        given = (self._norm(2), dnormed, dtotal, norms[1], dout)
+        add_layer_norm_backward(launches, saved.total, *given)
         dqkv = self._append_attention_backward(launches, saved, weights["o"], dtotal, found)
-        add_layer_norm(launches, x, normed, *self._norm(1))
+        add_layer_norm(launches, x, normed, self._norm(1))
         given = (normed, weights["qkv"], dqkv, dnormed)
         add_linear_backward(launches, *given, found["w_qkv"], found["b_qkv"])
-        norm = vectors["gamma_1"], self.eps
-        add_layer_norm_backward(launches, x, norm, dnormed, dx, norms[0], dtotal)
+        add_layer_norm_backward(launches, x, self._norm(1), dnormed, dx, norms[0], dtotal)
 
         for number, norm in zip("12", norms, strict=True):
             found[f"gamma_{number}"], found[f"beta_{number}"] = norm
         for kind in "wb":
-            found |= {
-                f"{kind}_{name}": found[f"{kind}_qkv"][..., i * self.width : (i + 1) * self.width]
-                for i, name in enumerate("qkv")
-            }
+            columns = launches.xp.split(found[f"{kind}_qkv"], 3, axis=-1)
+            found |= {f"{kind}_{name}": one for name, one in zip("qkv", columns, strict=True)}
         return found
 
     def _append_attention_backward(self, launches: Launches, saved: Saved, w_o, dout, found):
@@ -263,23 +250,14 @@ class TransformerBlock:
         vectors, matrices, parts = self.vectors, self.matrices, self.matrices["qkv"].parts
         rows, width = x.shape
         normed = launches.buffer("normed", rows, parts * width)
-        add_layer_norm(launches, x, normed, *self._norm(1), parts=parts)
+        add_layer_norm(launches, x, normed, self._norm(1), parts=parts)
         mixed, *attended = self._attend(launches, normed, grouping, return_lse)
         branch, total = (launches.buffer(name, rows, width) for name in ("branch", "total"))
         launches.multiply(mixed, matrices["o"], branch)
         how = {"residual": branch, "bias": vectors["b_o"], "total": total, "parts": parts}
-        add_layer_norm(launches, x, normed, *self._norm(2), **how)
-        add_mlp(
-            launches,
-            normed,
-            matrices["1"],
-            vectors["b_1"],
-            matrices["2"],
-            vectors["b_2"],
-            out,
-            self.approximate,
-            residual=total,
-        )
+        add_layer_norm(launches, x, normed, self._norm(2), **how)
+        mlp = (matrices["1"], vectors["b_1"], matrices["2"], vectors["b_2"])
+        add_mlp(launches, normed, mlp, out, self.approximate, residual=total)
         return Saved(x, total, *attended, launches.buffer("hidden", rows, self.hidden_width))
 
     def _attend(self, launches: Launches, normed, grouping: Grouping, return_lse: bool):

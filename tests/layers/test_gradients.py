@@ -66,7 +66,7 @@ def check_norm(x, gamma, dout, *, dsum=None, eps=1e-5, options=(), relative=NORM
     launches, outputs, (rows, d) = Launches(), Guarded(), x.shape
     dx, dvectors = outputs.array(rows, d), outputs.array(2, d)
     on_device = device(x, gamma, dout, dsum)
-    norm = on_device[1], eps
+    norm = on_device[1], None, eps
     how = (on_device[2], dx, dvectors, on_device[3], options)
     add_layer_norm_backward(launches, on_device[0], norm, *how)
     launches.run()
@@ -460,7 +460,7 @@ def test_the_sanitizer_finds_nothing(options, no_gpu):
     """A warp a row, or two of which one has few columns; a block whose last row is missing."""
     x, dx, dvectors = normal(5, 135), np.empty((5, 135), np.float32), np.empty((2, 135), np.float32)
     launches = Launches("simulator")
-    norm = x[0].copy(), 1e-5
+    norm = x[0].copy(), None, 1e-5
     add_layer_norm_backward(launches, x, norm, normal(5, 135), dx, dvectors, x, options)
     add_bias_gelu_backward(launches, x, x[0].copy(), normal(5, 135), dx, dvectors[0], "none")
     written = (("dx", "sums"), ("out",)) * 2

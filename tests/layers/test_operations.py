@@ -53,7 +53,7 @@ def run_norm(x, gamma, beta, *, options=(), parts=1, **more):
     more = dict(zip(more, device(*more.values()), strict=True))
     arrays = device(x, gamma, beta)
     how = {"options": options, "parts": parts, "total": total}
-    add_layer_norm(launches, arrays[0], y, *arrays[1:], 1e-5, **how, **more)
+    add_layer_norm(launches, arrays[0], y, (*arrays[1:], 1e-5), **how, **more)
     launches.run()
     check_margins(block)
     check_margins(sum_block)
