@@ -89,7 +89,7 @@ class Launches:
         given = (q, k, v, out, lse, dout, AUTO, causal, None, self.backend)
         call = BackwardRequest(*given).call()
         self.calls.append((call.method, call.run))
-        return gradients(call)
+        return gradients(call.arrays)
 
     def run(self) -> None:
         """Run all in order."""
