@@ -10,8 +10,7 @@
 // Needs:         sm_50; d <= 128*VECTORS*WARPS; WARPS*ROWS 1 to 32
 // Expect:        x and dout are read once, dx is written once: bound by memory for large x, by the
 //                latency of a row for small x; dsum costs one array more to read
-// Limits:        rows < 2^31; a thread holds five numbers for each of its columns: rows of more
-//                than 8192 columns do not fit into registers, and some go through memory
+// Limits:        rows < 2^31; of rows of more than 8192 columns, some numbers leave the registers
 
 #ifndef WARPS
 #define WARPS 1  // they share a row
@@ -109,9 +108,11 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) layernorm_backward(
         row_sums(moments, part[threadIdx.y] + 1);
         if (width == 0) continue;
         const float rest = moments[0] * share;  // what the rounding of the mean left out, as in 16
-        const float inverse = rsqrtf(fmaxf(moments[1] * share - rest * rest, 0.0f) + eps);
-        const float shift = moments[2] * share;  // means over the row: of the scaled gradient, and
-        const float slope = (moments[3] - rest * moments[2]) * share * inverse;  // times normed
+        const float variance = fmaxf(moments[1] * share - rest * rest, 0.0f);
+        // 0 * inf = NaN: where the squares overflow, no finite number passes for a gradient.
+        const float inverse = rsqrtf(variance + eps) + 0.0f * moments[1];
+        const float shift = moments[2] * share;  // means: of the scaled gradient, and times normed
+        const float slope = (moments[3] - rest * moments[2]) * share * inverse;
 #pragma unroll
         for (int i = 0; i < HELD; i += 4) {
             const int column = column_of(i), left = d - column;
@@ -131,8 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) layernorm_backward(
             store_quad(dx + start + column, down, left, vector);
         }
     }
-    // The rows' sums become the block's, in the order of threadIdx.y.
-#pragma unroll
+#pragma unroll  // the sums of the block's rows, in the order of threadIdx.y
     for (int i = 0; i < HELD; i += 4) {
         __syncthreads();  // barrier: fast warps would overwrite sums that slow warps still read
         total[0][threadIdx.y][threadIdx.x] =

@@ -139,6 +139,13 @@ def test_constant_rows():
     check_norm(normal(3, 40), None, normal(3, 40, seed=2), eps=0.0)
 
 
+def test_squares_that_overflow_give_no_finite_gradient():
+    x = np.float32([[1, 2, 3, 4], [1e25, -1e25, 3e25, 0], [-3e38, 3e38, 1, 2]])
+    dx, dgamma, _ = layer_norm_backward(*device(x, None, np.ones_like(x)))
+    assert np.isnan(asnumpy(dx)[1:]).all() and np.isfinite(asnumpy(dx)[0]).all()
+    assert np.isnan(asnumpy(dgamma)).all()
+
+
 def test_the_shape_is_kept_and_a_plan_reads_again():
     x, dout = device(normal(2, 3, 20), normal(2, 3, 20, seed=1))
     plan = layer_norm_backward.plan(x, None, dout, eps=0.5)
