@@ -462,7 +462,9 @@ def test_a_gradient_of_another_shape_is_refused():
         block.backward(saved, x[0].copy())
 
 
-@pytest.mark.parametrize("options", [(), ("-DVECTORS=1", "-DWARPS=2", "-DROWS=2")], ids=str)
+@pytest.mark.parametrize(
+    "options", [(), ("-DVECTORS=1", "-DWARPS=2", "-DROWS=2", "-DBLOCKS=1")], ids=str
+)
 def test_the_sanitizer_finds_nothing(options, no_gpu):
     """A warp a row, or two of which one has few columns; a block whose last row is missing."""
     x, dx, dvectors = normal(5, 135), np.empty((5, 135), np.float32), np.empty((2, 135), np.float32)
