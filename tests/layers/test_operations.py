@@ -53,7 +53,7 @@ def run_norm(x, gamma, beta, *, options=(), parts=1, **more):
     more = dict(zip(more, device(*more.values()), strict=True))
     arrays = device(x, gamma, beta)
     how = {"options": options, "parts": parts, "total": total}
-    add_layer_norm(launches, arrays[0], y, *arrays[1:], 1e-5, **how, **more)
+    add_layer_norm(launches, arrays[0], y, (*arrays[1:], 1e-5), **how, **more)
     launches.run()
     check_margins(block)
     check_margins(sum_block)
@@ -262,7 +262,7 @@ def test_products_of_the_simulator_do_not_depend_on_the_order_of_the_sum():
     for order in (np.arange(300), np.random.default_rng(2).permutation(300)):
         found.append(np.empty((64, 40), np.float32))
         matrix = WeightMatrix(weights[order], backend="simulator")
-        numpy_product(np.ascontiguousarray(rows[:, order]), matrix, found[-1])
+        numpy_product(np.ascontiguousarray(rows[:, order]), matrix.data, found[-1])
     np.testing.assert_array_equal(*found)
 
 
