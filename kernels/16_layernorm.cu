@@ -24,6 +24,8 @@
 #include "include/quads.cuh"
 #include "include/warp.cuh"
 
+#define INFINITE __int_as_float(0x7f800000)  // NVRTC has no <math.h> to name it
+
 // Warps that an SM must have room for, so that some load while others wait for their sums.
 constexpr int BUSY_WARPS = VECTORS <= 2 ? 48 : VECTORS <= 4 ? 32 : 16;
 constexpr int LEAST_BLOCKS = BUSY_WARPS < 2 * WARPS ? 1 : BUSY_WARPS / WARPS;
@@ -118,7 +120,9 @@ __device__ __forceinline__ void normalise_row(
     }
     row_sums<warps>(moments, part + 1);
     const float rest = moments[0] * share;
-    const float inverse = rsqrtf(fmaxf(moments[1] * share - rest * rest, 0.0f) + eps);
+    const float variance = fmaxf(moments[1] * share - rest * rest, 0.0f);
+    // Where the squares overflow, 1 / sqrt(inf) = 0 would pass for a result: NaN is none.
+    const float inverse = moments[1] < INFINITE ? rsqrtf(variance + eps) : nanf("");
 
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {

@@ -17,10 +17,20 @@
 
 #include "include/quads.cuh"
 
-// x times the normal distribution function of x.
+// x times the normal distribution function of x. 1 + erf would lose the digits of a small sum, so
+// the smaller tail, erfc(|x| / sqrt(2)) / 2, is t exp(-x x / 2 + a polynomial of t), which was
+// fitted to a relative error of 1e-7. The exponent is in powers of two.
 __device__ __forceinline__ float gelu_erf(float x)
 {
-    return 0.5f * x * (1.0f + erff(x * 0.7071067811865476f));
+    const float t = __fdividef(1.0f, 1.0f + 0.4f * fabsf(x));
+    constexpr float TERMS[] = {0.27391273f, -1.4027088f, 2.8009355f,
+                               -2.5148947f, 0.77402031f, -0.25837141f,
+                               0.53601563f, 1.438614f, -2.6475229f};
+    float p = TERMS[0];
+#pragma unroll
+    for (int i = 1; i < 9; ++i) p = p * t + TERMS[i];
+    const float tail = t * exp2f(p - 0.7213475204444817f * x * x);
+    return x * (x > 0.0f ? 1.0f - tail : tail);
 }
 
 // The approximation 0.5 x (1 + tanh(u)) is x / (1 + exp(-2u)): one exponential, no cancellation.
