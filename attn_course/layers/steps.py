@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kernelscope.errors import InputError
 
-from attn_course.ladder.problem import Device, Geometry, ceil_div
+from attn_course.ladder.problem import MAX_GRID_YZ, Device, Geometry, ceil_div
 from attn_course.ladder.steps import Step
 
 WIDEST = 16384  # columns of a row that 32 warps hold, four groups of four a thread
@@ -70,8 +70,8 @@ def _quads_of_rows(entry: str, problem: Rows, constants: Mapping[str, int]) -> G
     _check_constants(entry, constants)
     lanes = min(LANES, 32 * ceil_div(_quads(problem), 32))
     groups = LANES // lanes
-    grid = (ceil_div(problem.rows, constants["ROWS"] * groups), ceil_div(_quads(problem), lanes), 1)
-    return Geometry(entry, grid, (lanes, groups, 1))
+    tall = min(MAX_GRID_YZ, ceil_div(problem.rows, constants["ROWS"] * groups))
+    return Geometry(entry, (ceil_div(_quads(problem), lanes), tall, 1), (lanes, groups, 1))
 
 
 def _block_a_token(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:

@@ -10,10 +10,11 @@ from kernelscope.events import observe
 from kernelscope.watch import Sanitizer
 
 from attn_course import bias_gelu, layer_norm, mlp, reference
+from attn_course.layers import steps
 from attn_course.layers.launches import Launches
 from attn_course.layers.operations import add_bias_gelu, add_layer_norm, add_parts
 from attn_course.layers.products import PRECISIONS, WeightMatrix, numpy_product, tf32_high
-from attn_course.layers.steps import LAYER_NORM, WIDEST, Rows
+from attn_course.layers.steps import BIAS_ADD, BIAS_GELU, LAYER_NORM, WIDEST, Rows
 from attn_course.reference.comparison import poisoned
 from attn_devtools.agreement import assert_agrees
 
@@ -177,6 +178,28 @@ def test_arguments_are_refused_by_name():
 
 
 # -- GELU ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [44, 45])
+def test_fewer_blocks_than_rows_loop(width, monkeypatch):
+    """A grid's height is limited; the rest of the rows comes after."""
+    monkeypatch.setattr(steps, "MAX_GRID_YZ", 2)
+    x, residual, bias = normal(23, width), normal(23, width, seed=1), normal(width, seed=2)
+    rows, out = Rows(23, width), {}
+    for step, arrays in ((BIAS_GELU, {}), (BIAS_ADD, {"residual": residual})):
+        launches, arrays = Launches(), {"x": x, "bias": bias} | arrays
+        given = {name: xp.asarray(array) for name, array in arrays.items()}
+        block, given["out"] = guarded(23, width)
+        launches.kernel(step, rows, given, {"approximate": 0} if step is BIAS_GELU else {})
+        assert launches.launches[0].geometry.grid[1] == 2
+        launches.run()
+        check_margins(block)
+        out[step.entry] = asnumpy(given["out"])
+    expected = reference.gelu(x.astype(np.float64) + bias)
+    assert_agrees(out["bias_gelu"], expected, relative=GELU, name="gelu")
+    np.testing.assert_array_equal(out["bias_add"], x + residual + bias)
+
+
 @pytest.mark.parametrize(("approximate", "name"), [("none", "erf"), ("tanh", "tanh")])
 @pytest.mark.parametrize("shape", [(1, 1), (9, 7), (5, 96), (3, 516)], ids=str)
 def test_bias_gelu(shape, approximate, name):
