@@ -106,6 +106,17 @@ def test_rows_of_a_block(options):
     assert_agrees(y, reference.layer_norm(x), relative=NORM, name=str(options))
 
 
+@pytest.mark.parametrize("lanes", [1, 4, 16, 32])
+@pytest.mark.parametrize("d", [30, 64])
+def test_lanes_that_share_a_row(lanes, d):
+    """Rows of the last warp that are past the end write nothing; see check_margins()."""
+    x, residual = normal(37, d), normal(37, d, seed=1)
+    options = (f"-DLANES={lanes}", "-DVECTORS=16", "-DROWS=2")
+    y, total = run_norm(x, None, None, options=options, residual=residual)
+    np.testing.assert_array_equal(total, x + residual)
+    assert_agrees(y, reference.layer_norm(total), relative=NORM, name=str(options))
+
+
 @pytest.mark.parametrize("warps", [2, 5, 32])
 def test_any_number_of_warps_shares_a_row(warps):
     """Every warp's sums count, also those of warps that have no columns."""
@@ -166,6 +177,8 @@ def test_arguments_are_refused_by_name():
             "600 numbers, and layernorm_block with VECTORS=1 and WARPS=2 holds 256: leave",
         ),
         ((x,), {"options": ["-DVECTORS=64"]}, ValueError, "VECTORS is 64; it can be 1 to 16"),
+        ((x,), {"options": ["-DLANES=6"]}, ValueError, "LANES is 6; it can be 1, 2, 4, 8, 16 or"),
+        ((x,), {"options": ["-DADDED=2"]}, ValueError, "ADDED is 2; it can be 0 to 1"),
         ((x,), {"options": ["-DROWS=0"]}, ValueError, "ROWS is 0; it can be 1 to 32"),
         ((x,), {"eps": 10**400}, ValueError, "eps is 10000.*finite number of 0 or more"),
         ((x,), {"eps": "small"}, TypeError, "eps is 'small', a str: pass a number"),
