@@ -1,4 +1,4 @@
-// Idea:          Threads that share a row hold every so many quads of it, and add up over all of it.
+// Idea:          Threads that share a row hold every so many quads of it, and add up over the row.
 // Used by:       16_layernorm.cu
 // Explained in:  12_layernorm_mlp_block
 #pragma once
