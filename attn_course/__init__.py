@@ -15,6 +15,7 @@ hide_frames(PACKAGE)
 
 _NAMES = {
     "ladder": "attention",
+    "backward": "attention_backward",
     "layers": "layer_norm bias_gelu mlp TransformerBlock SwinStage",
 }
 _ENGINE = {

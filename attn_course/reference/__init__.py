@@ -7,6 +7,7 @@ from .comparison import Comparison, compare, poisoned
 from .dtypes import DTYPES, HALVES, TOLERANCES
 from .float64 import (
     attention,
+    attention_backward,
     attention_scores,
     causal_mask,
     gelu,
