@@ -6,17 +6,18 @@ from dataclasses import dataclass
 
 from kernelscope.errors import InputError
 
-from attn_course.ladder.problem import Device, Geometry, ceil_div
+from attn_course.ladder.problem import MAX_GRID_YZ, Device, Geometry, ceil_div
 from attn_course.ladder.steps import Step
 
 WIDEST = 16384  # columns of a row that 32 warps hold, four groups of four a thread
 # Groups of four columns a thread, up to a width; of 1 to 8, the fastest on an H200.
 QUADS = {1024: 2, WIDEST: 4}
 LANES = 128  # threads along the columns
+NARROW = 128  # columns of a row up to which 8 lanes share it, and a warp has four rows in flight
 # The largest constants of kernels 16, 17 and 26 to 28: larger ones compile for minutes, or not at
 # all.
 MOST = {"ROWS": 32, "WARPS": 32, "VECTORS": 16, "LANES": 1024, "GROUPS": 32, "RESIDENT": 32}
-MOST |= {"BLOCKS": 2**20, "SPAN": 2**30}
+MOST |= {"BLOCKS": 2**20, "SPAN": 2**30, "ADDED": 1}
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ def _quads(problem: Rows) -> int:
 def _hold_a_row(problem: Rows, device: Device) -> dict[str, int]:
     """Constants of kernel 16 for a width."""
     quads = _quads(problem)
+    if problem.width <= NARROW:
+        return {"LANES": 8, "VECTORS": ceil_div(quads, 8)}
     most = next((most for width, most in QUADS.items() if problem.width <= width), 4)
     warps = min(32, ceil_div(quads, 32 * most))
     if warps == 1:
@@ -66,15 +69,18 @@ def _lanes_of_a_row(problem: Rows, device: Device) -> dict[str, int]:
 def _check_constants(entry: str, constants: Mapping[str, int]) -> None:
     """Refuse constants for which the kernel is not made."""
     for name, value in constants.items():
-        if not 1 <= value <= MOST[name]:
-            raise InputError(f"{entry}: {name} is {value}; it can be 1 to {MOST[name]}")
+        least = int(name != "ADDED")
+        if not least <= value <= MOST[name]:
+            raise InputError(f"{entry}: {name} is {value}; it can be {least} to {MOST[name]}")
 
 
 def _warp_or_block(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
     _check_constants(entry, constants)
-    if _quads(problem) <= 32 * constants["VECTORS"]:
-        rows = constants["ROWS"]
-        return Geometry(entry, (ceil_div(problem.rows, rows), 1, 1), (32, rows, 1))
+    lanes, warps = constants["LANES"], constants["ROWS"]
+    if 32 % lanes:
+        raise InputError(f"{entry}: LANES is {lanes}; it can be 1, 2, 4, 8, 16 or 32")
+    if _quads(problem) <= lanes * constants["VECTORS"]:
+        return Geometry(entry, (ceil_div(problem.rows, warps * 32 // lanes), 1, 1), (32, warps, 1))
     _check_row("layernorm_block", problem, constants)
     return Geometry("layernorm_block", (problem.rows, 1, 1), (32, constants["WARPS"], 1))
 
@@ -95,8 +101,8 @@ def _quads_of_rows(entry: str, problem: Rows, constants: Mapping[str, int]) -> G
     _check_constants(entry, constants)
     lanes = min(LANES, 32 * ceil_div(_quads(problem), 32))
     groups = LANES // lanes
-    grid = (ceil_div(problem.rows, constants["ROWS"] * groups), ceil_div(_quads(problem), lanes), 1)
-    return Geometry(entry, grid, (lanes, groups, 1))
+    tall = min(MAX_GRID_YZ, ceil_div(problem.rows, constants["ROWS"] * groups))
+    return Geometry(entry, (ceil_div(_quads(problem), lanes), tall, 1), (lanes, groups, 1))
 
 
 def _rows_in_turn(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
