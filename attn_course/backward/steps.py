@@ -14,6 +14,9 @@ from attn_course.ladder.methods import AUTO, UnknownMethod, UnsupportedDtype, Un
 from attn_course.ladder.problem import LARGEST_D, Device, Geometry, Problem, ceil_div
 from attn_course.ladder.steps import Step
 
+from .mma import MMA_STEPS, suits_mma
+from .wgmma import WGMMA_STEPS, suits_backward_wgmma
+
 DETERMINISTIC = "DETERMINISTIC"  # the constant of a file that can sum in a fixed order, if asked
 # What a method can be asked for, by the kernel parameter that does it.
 OPTIONS = {
@@ -141,9 +144,17 @@ def _any_float32(problem: Problem, device: Device) -> str:
 
 # "auto" takes the first that suits.
 METHODS: dict[str, BackwardMethod] = {
+    "backward_wgmma": BackwardMethod(WGMMA_STEPS, suits_backward_wgmma),
+    "backward_mma": BackwardMethod(MMA_STEPS, suits_mma),
     "backward_rows": BackwardMethod((DELTA, ROWS, KEYS), _any_float32),
 }
-BACKWARD = tuple({step: None for method in METHODS.values() for step in method.steps})
+BACKWARD = tuple(
+    dict.fromkeys(
+        step
+        for method in sorted(METHODS.values(), key=lambda method: method.steps[0].number)
+        for step in method.steps
+    )
+)
 
 
 # -- which one runs --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from kernelscope.errors import InputError
 
 from .choose import current_device
 from .headers import checked_options
-from .problem import MAX_GRID_YZ, Geometry, Problem
+from .problem import COUNTERS, MAX_GRID_YZ, Geometry, Problem
 from .steps import Step
 
 # Arrays that may be absent: the kernel gets a null pointer.
@@ -56,13 +56,13 @@ class StepLaunch:
     def _maps(self, arrays: Mapping[str, object]) -> dict[str, object]:
         """Tensor maps of the arrays that the kernel takes as such; attention.plan() has them once.
 
-        A swizzle of 128 bytes exchanges 16-byte chunks within rows of 64 columns.
+        A swizzle of 128 bytes exchanges 16-byte chunks within rows of 64 columns of 16 bits.
         """
         constants = self.step.constants() | self.geometry.constants
         return {
             name: TensorMap(
                 arrays[name].reshape(-1, *arrays[name].shape[-2:]),
-                (1, constants.get(rows, rows), 64),
+                (1, constants.get(rows, rows), 128 // arrays[name].dtype.itemsize),
                 swizzle=128,
             ).image
             for name, rows in self.step.maps.items()
@@ -88,7 +88,7 @@ class StepLaunch:
 def scratch_arrays(shapes: Mapping[str, tuple[int, ...]], problem: Problem, xp) -> dict:
     """Return arrays that kernels fill, by name; counters of blocks start, and end, as zeros."""
     return {
-        name: (xp.zeros if name == "arrivals" else xp.empty)(shape, problem.dtype_of(name))
+        name: (xp.zeros if name in COUNTERS else xp.empty)(shape, problem.dtype_of(name))
         for name, shape in shapes.items()
     }
 

@@ -1,8 +1,8 @@
-"""Which constants suit a problem on a device: tiles of 13, 14, 15, 23 and 26, of tensor cores.
+"""Which constants suit a problem on a device: tiles of 13, 14, 15, 23 and 29, of tensor cores.
 
 Each list goes from tiles that use each element of K and V often to tiles for few blocks. Of those
 that fit the device the first one that gives every multiprocessor a block is taken, else the last.
-The first of a list has to give it more blocks, where that was faster: docs/mma_log.md. 26 has a
+The first of a list has to give it more blocks, where that was faster: docs/mma_log.md. 29 has a
 few sizes of each kind, each with each, and a model of the clocks that a multiprocessor needs picks
 one, as for the tiles of 12 and 19.
 """
@@ -141,7 +141,7 @@ def decode_pays(problem: Problem, device: Device) -> bool:
     return few and bool(decode_tiles(problem.d, device))
 
 
-# Of 26: blocks of a cluster, warps along the rows and along the keys, keys a warp and tile.
+# Of 29: blocks of a cluster, warps along the rows and along the keys, keys a warp and tile.
 JOINED_NAMES = ("CLUSTER", "ROW_WARPS", "KEY_WARPS", "BC")
 JOINED_SIZES = ((1, 2, 4, 8), (1, 2, 3, 4), (1, 2, 4, 5, 8), (8, 16, 24, 32, 40))
 REGISTERS = 65536  # of a multiprocessor
@@ -149,7 +149,7 @@ MMA_CLOCKS = 6.2  # of a TF32 mma.sync, on one of the four parts of a multiproce
 
 
 def joined_bytes(c: Mapping[str, int]) -> int:
-    """Dynamic shared memory of 26 in bytes: tiles of Q, K and V, the parts of rows it joins."""
+    """Dynamic shared memory of 29 in bytes: tiles of Q, K and V, the parts of rows it joins."""
     rows, warps = 16 * c["ROW_WARPS"], c["KEY_WARPS"]
     tiles = (rows + 2 * c["BC"] * warps) * ceil_div(c["D"], 32) * 128
     return tiles + 4 * c["CLUSTER"] * warps * ceil_div(rows, c["CLUSTER"]) * (c["D"] + 4)
@@ -160,12 +160,12 @@ def _joined_threads(c: Mapping[str, int]) -> int:
 
 
 def _joined_registers(c: Mapping[str, int]) -> int:
-    """Registers with which a thread of 26 spills next to nothing, by the compiler's reports."""
+    """Registers with which a thread of 29 spills next to nothing, by the compiler's reports."""
     return 64 + c["D"] // 2 + 2 * c["BC"]
 
 
 def joined_clocks(c: Mapping[str, int], problem: Problem, device: Device) -> float:
-    """Clocks that a multiprocessor needs about for its share of the blocks of 26."""
+    """Clocks that a multiprocessor needs about for its share of the blocks of 29."""
     cluster, threads, width, keys = c["CLUSTER"], _joined_threads(c), c["D"], c["BC"]
     rows, tile = 16 * c["ROW_WARPS"], c["BC"] * c["KEY_WARPS"]
     products = 6 * keys // 8 * width // 8  # of a warp and tile: mma.sync
@@ -186,7 +186,7 @@ def joined_clocks(c: Mapping[str, int], problem: Problem, device: Device) -> flo
 
 @lru_cache(maxsize=512)
 def best_joined(problem: Problem, device: Device) -> tuple[float, Constants] | None:
-    """Clocks and constants of the tile of 26 that the model takes for the fastest; None: none fits.
+    """Clocks and constants of the tile of 29 that the model takes for the fastest; None: none fits.
 
     Where the device has no clusters, tiles are of a block alone.
     """
@@ -208,7 +208,7 @@ def best_joined(problem: Problem, device: Device) -> tuple[float, Constants] | N
 
 
 def joined_config(problem: Problem, device: Device) -> Constants:
-    """Constants of 26 for a problem, a copy. Raises ValueError where no tile fits the device."""
+    """Constants of 29 for a problem, a copy. Raises ValueError where no tile fits the device."""
     if best := best_joined(problem, device):
         return dict(best[1])
     raise InputError(

@@ -378,7 +378,7 @@ LADDER = (
         dtypes=HALVES,
         scratch=_decode_scratch,
     ),
-    _fused(26, "26_split_tf32x3", _joined, joined_config),
+    _fused(29, "29_split_tf32x3", _joined, joined_config),
 )
 
 # Attempts that did not pay or did not launch, done right: they run, so they can be measured.

@@ -147,6 +147,36 @@ def gelu(x, *, approximation="erf") -> np.ndarray:
     raise ValueError(f"approximation {approximation!r}: choose 'erf' or 'tanh'")
 
 
+def layer_norm_backward(x, gamma, dout, *, eps=1e-5):
+    """Gradients of sum(dout * layer_norm(x, gamma, beta)): dx like x, dgamma and dbeta (d,).
+
+    x, dout: (..., d).  gamma: (d,) or None, ones.
+    """
+    x, dout = np.asarray(x, np.float64), np.asarray(dout, np.float64)
+    centred = x - x.mean(axis=-1, keepdims=True)
+    inverse = 1.0 / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    normed, over = centred * inverse, tuple(range(x.ndim - 1))
+    scaled = dout if gamma is None else dout * np.asarray(gamma, np.float64)
+    along = (scaled * normed).mean(axis=-1, keepdims=True)
+    dx = inverse * (scaled - scaled.mean(axis=-1, keepdims=True) - normed * along)
+    return dx, (dout * normed).sum(axis=over), dout.sum(axis=over)
+
+
+def gelu_backward(x, dout, *, approximation="erf") -> np.ndarray:
+    """dout times the derivative of gelu(x, approximation=...), an array like x."""
+    x = np.asarray(x, dtype=np.float64)
+    if approximation == "erf":
+        density = np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi)
+        slope = 0.5 * (1.0 + _erf(x / math.sqrt(2.0))) + x * density
+    elif approximation == "tanh":
+        factor = math.sqrt(2.0 / math.pi)
+        t = np.tanh(factor * (x + 0.044715 * x**3))
+        slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t**2) * factor * (1.0 + 3 * 0.044715 * x**2)
+    else:
+        raise ValueError(f"approximation {approximation!r}: choose 'erf' or 'tanh'")
+    return slope * np.asarray(dout, dtype=np.float64)
+
+
 def _split_heads(x: np.ndarray, heads: int) -> np.ndarray:
     batch, length, width = x.shape
     if width % heads:

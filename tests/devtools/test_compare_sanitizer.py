@@ -19,6 +19,7 @@ from attn_devtools.defects import WRONG_RESULT, broken_kernels
 from attn_devtools.record import compare_sanitizer as tool
 from attn_devtools.record import sanitizer_runs as runs
 from attn_devtools.record.sanitizer_runs import Job, Report
+from attn_devtools.shares import in_turns
 
 pytestmark = pytest.mark.system
 
@@ -218,7 +219,7 @@ def test_a_verdict_without_a_reason_is_shown():
     assert "NOT UNDERSTOOD" in tool.reasons([row])
 
 
-@pytest.mark.parametrize("step", FUSED_STEPS, ids=lambda s: s.entry)
+@pytest.mark.parametrize("step", in_turns(FUSED_STEPS, 2), ids=lambda s: s.entry)
 def test_the_cases_reach_what_a_kernel_can_do(step):
     """A bias, which the result needs; and copies past the registers where it has any."""
     (biased,) = (case for case in runs.ATTENTION if case.problem.biased)

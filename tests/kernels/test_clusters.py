@@ -1,4 +1,4 @@
-"""Clusters and barriers of kernels 10 to 12, 19, 20 and 26 under the Sanitizer, on the simulator.
+"""Clusters and barriers of kernels 10 to 12, 19, 20 and 29 under the Sanitizer, on the simulator.
 
 What a result cannot show: a place read before it is written, a store that overtakes a read. Each
 kernel must be clean where blocks of a cluster have no keys, no columns or no rows of their own, and

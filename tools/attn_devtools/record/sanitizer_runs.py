@@ -134,7 +134,8 @@ class BackwardRun:
         """Run them on the simulator; return the findings and the comparison."""
         (call, oracle), findings = self._call("simulator"), []
         for launch in call.launches:
-            with observe(Sanitizer(launch.step.writes)) as watch:
+            written = [name for name in launch.step.writes if name in call.arrays]
+            with observe(Sanitizer(written)) as watch:
                 launch.run(call.arrays)
             findings += watch.findings
         return findings, oracle.judge()
