@@ -17,7 +17,7 @@ from attn_course import reference
 from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.checks import check_bias
 from attn_course.ladder.choose import choose, current_device
-from attn_course.ladder.matrix_tiles import MATRIX_TILES
+from attn_course.ladder.matrix_tiles import MATRIX_TILES, joined_bytes, joined_config
 from attn_course.ladder.methods import (
     AUTO,
     METHODS,
@@ -301,6 +301,11 @@ def test_tuned_constants_fit_the_device(gpu):
                 assert d <= config["D"] <= d + 31 and config["D"] % 32 == 0
                 assert flash_shared_bytes(config) <= gpu.shared_bytes
                 assert config.get("CLUSTER", 1) == 1 or gpu.capability >= (9, 0)
+            if d <= LARGEST_D and gpu.capability >= (8, 0):
+                config = joined_config(problem, gpu)
+                assert d <= config["D"] <= d + 15 and config["D"] % 16 == 0
+                assert joined_bytes(config) <= gpu.shared_bytes
+                assert config["CLUSTER"] == 1 or gpu.capability >= (9, 0)
             if not split_candidates(problem, gpu):
                 assert gpu.capability < (9, 0) and d > 512
                 with pytest.raises(ValueError, match=rf"head dim {d}.*{gpu.name}.*rows_online"):
