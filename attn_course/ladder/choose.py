@@ -7,13 +7,7 @@ from kernelscope.errors import InputError
 
 from attn_course.reference.dtypes import HALVES
 
-from .matrix_tiles import (
-    best_joined,
-    decode_pays,
-    matrix_blocks,
-    matrix_candidates,
-    matrix_config,
-)
+from .matrix_tiles import decode_pays, matrix_candidates, matrix_config, matrix_rows
 from .problem import LARGEST_D, Device, Problem
 from .tiles import best_tile
 from .warpgroup_tiles import wgmma_pays
@@ -22,7 +16,7 @@ CLUSTERS = (9, 0)  # compute capability from which blocks form clusters
 ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers
 TENSOR_CORES = (8, 0)  # and from which they multiply bfloat16 and TF32
 TF32_D = 128  # head dim up to which flash_tf32x3 and split_tf32x3 were timed
-TF32_BLOCKS = 1.5  # large blocks a multiprocessor from which on flash_tf32x3 needs no shared keys
+TF32_BLOCKS = 0.9  # full blocks a multiprocessor from which on flash_tf32x3 was the fastest
 TF32_ROWS = 8  # queries a head up to which most of the 16 rows of a product would be empty
 SPLIT_D = 8192  # head dim up to which tiles of rows_split were timed
 ONLINE_BYTES = 512  # shared memory of rows_online beside a row of the output
@@ -108,54 +102,41 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
 
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
-    """For a head dim that tiles hold."""
-    if found := _of_three_products(problem, device):
-        method, why = found
-        return method, (
-            f"head dim {problem.d} is at most {TF32_D}: three products of tensor cores are faster "
-            f"than one in float32, and nearly as exact; {why} the {device.sm_count} SMs of "
-            f"{device.name}"
+    """For a head dim that tiles hold: the kernel that needs the fewest clocks by its model."""
+    tensor_cores = device.capability >= TENSOR_CORES and problem.d <= TF32_D
+    products = "three products of tensor cores are faster than one in float32, and nearly as exact"
+    full = _full_blocks(problem, device) if tensor_cores else 0
+    if full >= TF32_BLOCKS * device.sm_count:
+        return "flash_tf32x3", (
+            f"head dim {problem.d} is at most {TF32_D}, and {full} blocks are enough for the "
+            f"{device.sm_count} SMs of {device.name}: {products}"
         )
-    alone = best_tile("flash_async", problem, device)
-    clusters = device.capability >= CLUSTERS
-    together = best_tile("flash_split", problem, device) if clusters else None
-    if together and (alone is None or together[0] < alone[0]):
-        return "flash_split", (
-            f"head dim {problem.d} fits into tiles, and clusters of "
-            f"{together[1]['CLUSTER']} blocks share the keys between more "
-            f"of the {device.sm_count} SMs of {device.name}"
-        )
-    if alone is None:
+    alone = "flash_async" if device.capability >= ASYNC_COPIES else "flash_fp32"
+    able = [alone, *["flash_split"] * (device.capability >= CLUSTERS)]
+    able += ["split_tf32x3"] * (tensor_cores and problem.n > TF32_ROWS)
+    best = {name: found for name in able if (found := best_tile(name, problem, device))}
+    if not best:
         return _of_rows(
             problem,
             device,
             f"at most {LARGEST_D}, but {problem.n} queries fit no tile on {device.name}",
         )
-    if device.capability >= ASYNC_COPIES:
-        return "flash_async", (
-            f"head dim {problem.d} fits into tiles, and {device.name} copies "
-            "the next one while it computes"
-        )
-    return "flash_fp32", (
-        f"head dim {problem.d} fits into tiles, and {device.name} has no asynchronous copies"
-    )
+    method = min(best, key=lambda name: best[name][0])
+    why = {
+        "flash_fp32": f"{device.name} has no asynchronous copies",
+        "flash_async": f"{device.name} copies the next one while it computes",
+        "flash_split": f"clusters of {best[method][1].get('CLUSTER')} blocks share the keys "
+        f"between more of the {device.sm_count} SMs of {device.name}",
+        "split_tf32x3": f"warps share the keys on the {device.sm_count} SMs of {device.name}: "
+        + products,
+    }
+    return method, f"head dim {problem.d} fits into tiles, and {why[method]}"
 
 
-def _of_three_products(problem: Problem, device: Device) -> tuple[str, str] | None:
-    """(method, reason) where three TF32 products serve a float32 problem best; None: they do not.
-
-    flash_tf32x3 where its large blocks are enough for all multiprocessors, else split_tf32x3, whose
-    warps and clusters share the keys.
-    """
-    if device.capability < TENSOR_CORES or problem.d > TF32_D:
-        return None
+def _full_blocks(problem: Problem, device: Device) -> int:
+    """Blocks of flash_tf32x3's first tile that have all their rows."""
     tiles = matrix_candidates("flash_tf32x3", problem, device)
-    blocks = matrix_blocks(tiles[0], problem) if tiles else 0
-    if blocks >= TF32_BLOCKS * device.sm_count:
-        return "flash_tf32x3", f"{blocks} blocks are enough for"
-    if problem.n <= TF32_ROWS or best_joined(problem, device) is None:
-        return None
-    return "split_tf32x3", "warps and clusters that share the keys have work for"
+    return problem.bh * (problem.n // matrix_rows(tiles[0])) if tiles else 0
 
 
 def _of_rows(problem: Problem, device: Device, why: str) -> tuple[str, str]:

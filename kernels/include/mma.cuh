@@ -62,8 +62,12 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const unsigned (&a)[4], 
 
 // x = big + small, big without the last 13 bits of x: cut off, an operation less than rounded. The
 // matrix unit reads 11 bits of small; tf32x3.cuh makes up for the others.
+// In memory, where the compiler cannot know it: knowing that the last bits are not read, it passes x
+// itself as big, and moves it where the instruction takes pairs of registers.
+__constant__ unsigned TF32_BITS = 0xffffe000;
+
 __device__ __forceinline__ void split_tf32(unsigned& big, unsigned& small, float x)
 {
-    big = __float_as_uint(x) & 0xffffe000;
+    big = __float_as_uint(x) & TF32_BITS;
     small = __float_as_uint(x - __uint_as_float(big));
 }

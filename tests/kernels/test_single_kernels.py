@@ -17,7 +17,7 @@ from attn_course import reference
 from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.checks import check_bias
 from attn_course.ladder.choose import choose, current_device
-from attn_course.ladder.matrix_tiles import MATRIX_TILES, joined_bytes, joined_config
+from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.methods import (
     AUTO,
     METHODS,
@@ -32,6 +32,7 @@ from attn_course.ladder.tiles import (
     CLUSTER_TILES,
     FLASH_TILES,
     flash_shared_bytes,
+    joined_bytes,
     split_candidates,
     split_shared_bytes,
     tile_config,
@@ -302,7 +303,7 @@ def test_tuned_constants_fit_the_device(gpu):
                 assert flash_shared_bytes(config) <= gpu.shared_bytes
                 assert config.get("CLUSTER", 1) == 1 or gpu.capability >= (9, 0)
             if d <= LARGEST_D and gpu.capability >= (8, 0):
-                config = joined_config(problem, gpu)
+                config = tile_config("split_tf32x3", problem, gpu)
                 assert d <= config["D"] <= d + 15 and config["D"] % 16 == 0
                 assert joined_bytes(config) <= gpu.shared_bytes
                 assert config["CLUSTER"] == 1 or gpu.capability >= (9, 0)
@@ -410,8 +411,8 @@ def test_auto_picks_by_head_dim_and_device():
     found, reason = choose(large, hopper)
     assert found == "flash_tf32x3" and "1024 blocks" in reason and "132 SMs" in reason
     assert choose(replace(large, d=200), hopper)[0] == "flash_async"  # no clusters are needed
-    assert choose(replace(large, bh=12), hopper)[0] == "split_tf32x3"  # 192 blocks of 128 rows
-    assert choose(replace(large, bh=13), hopper)[0] == "flash_tf32x3"  # 208 of them
+    assert choose(replace(large, bh=7), hopper)[0] == "split_tf32x3"  # 112 blocks of 128 rows
+    assert choose(replace(large, bh=8), hopper)[0] == "flash_tf32x3"  # 128 of them
     assert choose(replace(large, n=8, bh=8), hopper)[0] == "flash_split"
     assert choose(large, turing)[0] == "flash_fp32"
 
@@ -423,15 +424,18 @@ def test_auto_picks_by_head_dim_and_device():
         (1, 8, 64, "flash_split"),  # half of the rows of a product would be empty
         (60, 33, 128, "split_tf32x3"),
         (60, 33, 129, "flash_split"),
-        (198, 33, 64, "flash_tf32x3"),  # 1.5 blocks a multiprocessor, though most rows are empty
-        (197, 33, 64, "split_tf32x3"),
+        (119, 128, 64, "flash_tf32x3"),  # 0.9 full blocks a multiprocessor
+        (118, 128, 64, "split_tf32x3"),
+        (198, 49, 32, "split_tf32x3"),  # as many blocks, but most of their rows are empty
+        (1, 128, 64, "flash_split"),  # few blocks: tensor cores save little
+        (8, 128, 64, "split_tf32x3"),
     ],
 )
 def test_auto_takes_tensor_cores(heads, n, d, method):
     found, reason = choose(Problem(heads, n, n, d), GPUS[4])
     assert found == method
     assert ("tensor cores" in reason) == ("tf32x3" in method)
-    assert (f"{heads} blocks" in reason) == (method == "flash_tf32x3")
+    assert (f"{heads} blocks are enough" in reason) == (method == "flash_tf32x3")
     launch = steps_of(found)[0].launch(Problem(heads, n, n, d), device=GPUS[4])
     assert launch.shared_bytes <= GPUS[4].shared_bytes
 
