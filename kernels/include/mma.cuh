@@ -62,8 +62,8 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const unsigned (&a)[4], 
 
 // x = big + small, big without the last 13 bits of x: cut off, an operation less than rounded. The
 // matrix unit reads 11 bits of small; tf32x3.cuh makes up for the others.
-// In memory, where the compiler cannot know it: knowing that the last bits are not read, it passes x
-// itself as big, and moves it where the instruction takes pairs of registers.
+// The mask is in memory, where the compiler does not know it. It would see that the last bits are
+// not read, pass x itself as big, and move it where the instruction takes pairs of registers.
 __constant__ unsigned TF32_BITS = 0xffffe000;
 
 __device__ __forceinline__ void split_tf32(unsigned& big, unsigned& small, float x)
