@@ -178,7 +178,8 @@ def test_arguments_are_refused_by_name():
         ),
         ((x,), {"options": ["-DVECTORS=64"]}, ValueError, "VECTORS is 64; it can be 1 to 16"),
         ((x,), {"options": ["-DLANES=6"]}, ValueError, "LANES is 6; it can be 1, 2, 4, 8, 16 or"),
-        ((x,), {"options": ["-DADDED=2"]}, ValueError, "ADDED is 2; it can be 0 to 1"),
+        ((x,), {"options": ["-DPLAIN=3"]}, ValueError, "PLAIN is 3; it can be 0 to 2"),
+        ((x,), {"options": ["-DPLAIN=1"]}, ValueError, "PLAIN follows from the arrays"),
         ((x,), {"options": ["-DROWS=0"]}, ValueError, "ROWS is 0; it can be 1 to 32"),
         ((x,), {"eps": 10**400}, ValueError, "eps is 10000.*finite number of 0 or more"),
         ((x,), {"eps": "small"}, TypeError, "eps is 'small', a str: pass a number"),
@@ -332,7 +333,7 @@ def test_the_sanitizer_finds_nothing_in_gelu(no_gpu):
 
 def test_options_of_a_layer_are_its_kernels():
     x = np.ones((2, 8), np.float32)
-    with pytest.raises(ValueError, match="no constant TILE; theirs, with the defaults, are ROWS=4"):
+    with pytest.raises(ValueError, match="no constant TILE; theirs, with the defaults, are ROWS=2"):
         layer_norm(x, x[0], x[0], backend="simulator", options=["-DTILE=8"])
     same = layer_norm(x, x[0], x[0], backend="simulator", options=["-DVECTORS=1"])
     assert same.tolist() == np.ones((2, 8)).tolist()
