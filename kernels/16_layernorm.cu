@@ -28,7 +28,7 @@
 #define VECTORS 4  // groups of four columns that a thread holds
 #endif
 #ifndef PLAIN
-#define PLAIN 0  // 1: no code for added arrays, parts and odd rows; 2: one exchange of sums, not two
+#define PLAIN 0  // 1: no code for added arrays, parts, odd rows; 2: one exchange of sums, not two
 #endif
 
 #include "include/row_columns.cuh"

@@ -4,9 +4,10 @@ On a GPU a precision is chosen. "fp32" multiplies in float32. "tf32x3" multiplie
 which keep 11 bits of a factor: each factor x is cut into high + low, and low*high + high*low +
 high*high is one product of three times the inner extent (Ootomo and Yokota, arXiv:2203.03341,
 discuss such products, and that tensor cores cut their sums off). "tf32" is one product of factors
-rounded to 11 bits. For tensor cores a matrix lies in memory as (n, k): a TF32 product of Hopper's
-reads either factor along k, and else cuBLASLt has to transpose. The simulator's products are NumPy's, also over the three parts, summed in
-float64 and rounded once: BLAS adds in an order of the processor's, which float32 would show.
+rounded to 11 bits. For tensor cores a matrix lies in memory as (n, k): wgmma reads TF32 numbers
+along k only, and on an H200 products with such a matrix take less time. The simulator's products
+are NumPy's, also over the three parts, summed in float64 and rounded once: BLAS adds in an order of
+the processor's, which float32 would show.
 """
 
 import numpy as np
