@@ -43,10 +43,10 @@ struct Work {
 };
 
 // What this block, of `blocks` at most, does in a round. Heads go in groups, one group after the
-// other, so that K and V of the heads that blocks are at stay in L2. In a group the last rows of all
-// its heads come first, which in causal attention see the most keys; in odd rounds the last block
-// is the first, so that who had the longest tile of one round has the shortest of the next. In
-// groups of one head every other head's rows go in reverse, long ones after short ones.
+// other, so that K and V of those that blocks are at stay in L2. In a group the last rows of all
+// heads come first, which in causal attention see the most keys; in odd rounds the last block is
+// the first, so that who had the longest tile of one round has the shortest of the next. In groups
+// of one head every other head's rows go in reverse, long ones after short ones.
 template <int rows, int blocks, int group>
 __device__ __forceinline__ Work work_of(int round, int heads, int n)
 {
