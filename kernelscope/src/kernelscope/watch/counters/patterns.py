@@ -130,6 +130,14 @@ class TouchedBytes:
             return touched
         return np.concatenate([touched, np.zeros(self.packed.size - touched.size, np.uint8)])
 
+    def pieces(self, how: str, size: int, line: int | None = None) -> int:
+        """Distinct aligned pieces of `size` bytes, a power of two, that are touched so."""
+        maps = [m for (at, kind), m in self.maps.items() if kind == how and line in (None, at)]
+        if not maps:
+            return 0
+        touched = np.bitwise_or.reduce([self._grown(m) for m in maps])
+        return int(touched[: touched.size // size * size].reshape(-1, size).any(1).sum())
+
     def count(self, how: str, line: int | None = None) -> int:
         """Distinct bytes "read" or "written", by one line or by all."""
         maps = [m for (at, kind), m in self.maps.items() if kind == how and line in (None, at)]

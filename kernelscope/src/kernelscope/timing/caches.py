@@ -1,0 +1,111 @@
+"""Which loads L1 serves: from the addresses of a few blocks, by the theory of footprints.
+
+A block's loads are a sequence of 32-byte sectors. A sector is still in L1 where the lines that came
+in since its last use are fewer than L1 holds; how many lines a stretch of the sequence has on
+average follows from the times between uses alone (Xiang, Ding, Luo and Bao, "HOTL: a higher order
+theory of locality", ASPLOS 2013).
+"""
+
+from collections import defaultdict
+
+import numpy as np
+
+LINE_SECTORS = 4
+MOST_SECTORS = 1 << 20  # of a launch's sequences
+
+
+class SectorStreams:
+    """The sectors that some blocks load, in order.
+
+    keys: of each instruction; its sectors that are new to a request's block count as one access.
+    """
+
+    def __init__(self):
+        self.streams: list[list[tuple[int, np.ndarray]]] = []
+        self.stored: set[int] = set()  # sectors of the block that it has stored to
+        self.loaded, self.own = 0, 0  # distinct sectors loaded, those of them stored before
+        self.left = MOST_SECTORS
+
+    def begin(self) -> None:
+        """The next block."""
+        self.streams.append([])
+        self.stored, self._known = set(), set()
+
+    def add(self, key: int, address: np.ndarray) -> None:
+        """Loads of the block that has begun; address: (lanes,) uint64, one instruction's."""
+        if self.left > 0 and address.size:
+            sectors = np.unique((address >> np.uint64(5)).astype(np.int64))
+            self.left -= sectors.size
+            self.streams[-1].append((key, sectors))
+            new = set(sectors.tolist()) - self._known
+            self._known |= new
+            self.loaded += len(new)
+            self.own += len(new & self.stored) if self.stored else 0
+
+    def store(self, address: np.ndarray) -> None:
+        """Stores of the block that has begun."""
+        if self.left > 0 and address.size:
+            sectors = np.unique((address >> np.uint64(5)).astype(np.int64))
+            self.left -= sectors.size
+            self.stored.update(sectors.tolist())
+
+    @property
+    def own_share(self) -> float:
+        """Share of the sectors loaded that the block itself has stored to before."""
+        return self.own / self.loaded if self.loaded else 0.0
+
+    def misses(self, lines: int) -> dict[int, float]:
+        """Return instruction key -> sectors of a block that a cache of so many lines lacks."""
+        total: defaultdict[int, float] = defaultdict(float)
+        streams = [stream for stream in self.streams if stream]
+        for stream in streams:
+            sectors = np.concatenate([part for _, part in stream])
+            keys = np.repeat([key for key, _ in stream], [part.size for _, part in stream])
+            lacking = ~hits(sectors, lines)
+            for key in np.unique(keys):
+                total[int(key)] += float(lacking[keys == key].sum()) / len(streams)
+        return total
+
+
+def hits(sectors: np.ndarray, lines: int) -> np.ndarray:
+    """(accesses,) bool: is the sector of each access in a cache of so many 128-byte lines?"""
+    since = times_since(sectors)
+    return since <= window_of(sectors // LINE_SECTORS, lines)
+
+
+def times_since(names: np.ndarray) -> np.ndarray:
+    """(accesses,) float: accesses since the last one of the same name; infinite for the first."""
+    order = np.argsort(names, kind="stable")
+    sorted_names = names[order]
+    again = np.flatnonzero(sorted_names[1:] == sorted_names[:-1]) + 1
+    since = np.full(names.size, np.inf)
+    since[order[again]] = order[again] - order[again - 1]
+    return since
+
+
+def window_of(names: np.ndarray, size: int) -> float:
+    """Return how long a stretch of accesses has `size` distinct names on average."""
+    count = names.size
+    order = np.argsort(names, kind="stable")
+    ordered = names[order]
+    starts = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    ends = np.concatenate([starts[1:], [True]])
+    distinct = int(starts.sum())
+    if distinct <= size:
+        return np.inf
+    gaps = np.diff(order)[~starts[1:]]
+    absent = np.concatenate([gaps - 1, order[starts], count - 1 - order[ends]])
+    absent = np.sort(absent[absent > 0])
+    sums = np.concatenate([[0], np.cumsum(absent[::-1])])[::-1]
+
+    def footprint(window: int) -> float:
+        """Mean number of names in a stretch of so many accesses."""
+        longer = np.searchsorted(absent, window, side="left")
+        missed = sums[longer] - (absent.size - longer) * (window - 1.0)
+        return distinct - missed / (count - window + 1)
+
+    low, high = 1, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if footprint(middle) <= size else (low, middle)
+    return float(low)
