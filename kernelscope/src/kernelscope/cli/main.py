@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from .. import __version__
 from ..errors import UserError, is_hidden
 from ..settings import setting
-from . import check, count, run, trace
+from . import check, count, measure_gpu, predict, run, trace
 from .arguments import OneLineParser, add_json
 from .options import joined
 from .tables import terminal_wide
@@ -35,7 +35,7 @@ def build_parser() -> OneLineParser:
     )
     parser.add_argument("--version", action="version", version=f"kernelscope {__version__}")
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (run, count, check, trace):
+    for command in (run, count, check, trace, predict, measure_gpu):
         command.add(parsers)
         own = list(parsers.choices.values())[-1]
         own.set_defaults(execute=command.execute)

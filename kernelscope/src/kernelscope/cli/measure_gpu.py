@@ -1,34 +1,25 @@
 """`kernelscope measure-gpu`: the constants of this machine's GPU, for predictions of time."""
 
-import json
-
+from ..timing import measure_gpu
 from ..timing.gpus import CONSTANTS, DESCRIPTIONS
-from .arguments import output_file
+from .arguments import printer, write_json
 from .tables import table
 
 
 def add(parsers) -> None:
-    parser = parsers.add_parser(
+    parsers.add_parser(
         "measure-gpu",
-        help="measure this machine's GPU for predictions of time",
-        description="Runs small kernels on the GPU, in about ten seconds, and prints the constants "
-        "that predictions of time are made from.",
-    )
-    parser.add_argument(
-        "--out", metavar="FILE", type=output_file, help="write a JSON file for --gpu FILE"
+        help="measure this machine's GPU, for predictions of time",
+        description="Runs small kernels on the GPU for some seconds and prints the constants that "
+        "times are predicted from. With --json FILE, `--gpu FILE` predicts for this GPU.",
     )
 
 
 def execute(arguments) -> int:
-    """Measure, print, write."""
-    from ..timing.measure import measure_gpu
-
+    """Measure and report."""
     record = measure_gpu()
-    if arguments.json is None:
-        print(report(record))
-    text = json.dumps(record, indent=2) + "\n"
-    if arguments.out:
-        arguments.out.write_text(text, encoding="utf-8")
+    printer(arguments.json)(report(record))
+    write_json(arguments.json, record)
     return 0
 
 

@@ -155,18 +155,27 @@ class _Probes:
         return found | {"shared_clocks": taken / steps}
 
     def _chase(self, size: int) -> float:
-        """Clocks of one step of a random chain through `size` bytes."""
+        """Clocks of one step of a random chain through `size` bytes.
+
+        A chain that L2 does not hold is begun at another node in each repeat.
+        """
         cupy, nodes, steps = self.cupy, size // (8 * NODE_WORDS), 4096
         order = cupy.random.RandomState(1).permutation(nodes).astype(cupy.int64)
         chain = cupy.zeros(nodes * NODE_WORDS, cupy.uint64)
-        start, bytes_of_node = chain.data.ptr, 8 * NODE_WORDS
-        target = (start + bytes_of_node * cupy.roll(order, -1)).astype(cupy.uint64)
+        start, node_bytes = chain.data.ptr, 8 * NODE_WORDS
+        target = (start + node_bytes * cupy.roll(order, -1)).astype(cupy.uint64)
         chain[order * NODE_WORDS] = target
-        first = cupy.uint64(start + bytes_of_node * int(order[0]))
+        cupy.zeros(LARGE_BYTES // 4, cupy.float32)  # written behind it: L2 holds that now
         last = cupy.zeros(1, cupy.uint64)
-        warm = nodes if size < (64 << 20) else 256
-        arguments = first, self.clocks, last, cupy.int32(warm), cupy.int32(steps)
-        return self.median_clocks("chase", 1, 1, *arguments) / steps
+        fits = size <= WINDOW_BYTES
+        numbers = cupy.int32(nodes if fits else 256), cupy.int32(steps)
+        taken = []
+        for repeat in range(REPEATS):
+            node = int(order[0 if fits else repeat * nodes // REPEATS])
+            first = cupy.uint64(start + node_bytes * node)
+            self.launch("chase", 1, 1, first, self.clocks, last, *numbers)
+            taken.append(int(self.clocks[0]) / steps)
+        return statistics.median(taken)
 
     def rates(self) -> dict[str, float]:
         """Operations a clock and SM, with a block of 1,024 threads on each SM."""

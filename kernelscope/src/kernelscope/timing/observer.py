@@ -12,6 +12,7 @@ from .executions import Counted
 from .gpus import Gpu, gpu
 from .machine_code import machine_code
 from .model import Prediction, predict
+from .report import text
 from .work import Reuse, l1_lines, resident_blocks, work_of
 
 DRAM_PIECE = 64  # bytes that DRAM moves at a time
@@ -42,6 +43,7 @@ class Time(Counters):
         self.gpu = gpu if isinstance(gpu, Gpu) else _known(gpu)
         self.most_blocks = blocks
         self.launches: list[Prediction] = []
+        self._sources: list[tuple[str, ...]] = []  # of each launch
         self._launch: Launch | None = None
 
     @property
@@ -56,6 +58,14 @@ class Time(Counters):
         size = max(1, self.most_blocks // GROUPS)
         starts = np.linspace(0, total - size, min(GROUPS, self.most_blocks)).astype(int)
         return tuple(range(first, first + size) for first in map(int, starts))
+
+    def __str__(self) -> str:
+        parts = [
+            text(one, lines) for one, lines in zip(self.launches, self._sources, strict=True)
+        ]
+        if len(parts) > 1:
+            parts.append(f"all launches, one after another: {self.total_us:.4g} us")
+        return "\n\n".join(parts) or "no kernel ran"
 
     # -- a launch -------------------------------------------------------------------------------
     def launch_started(self, launch: Launch) -> None:
@@ -112,6 +122,7 @@ class Time(Counters):
     def launch_finished(self, launch: Launch) -> None:
         super().launch_finished(launch)
         self.launches.append(self._predict(launch))
+        self._sources.append(launch.source_lines)
 
     # -- from counts to a prediction --------------------------------------------------------------
     def _counts(self, launch: Launch) -> dict[int, tuple[int, Counter]]:
