@@ -70,7 +70,7 @@ class SectorStreams:
 def hits(sectors: np.ndarray, lines: int) -> np.ndarray:
     """(accesses,) bool: is the sector of each access in a cache of so many 128-byte lines?"""
     since = times_since(sectors)
-    return since <= window_of(sectors // LINE_SECTORS, lines)
+    return np.isfinite(since) & (since <= window_of(sectors // LINE_SECTORS, lines))
 
 
 def times_since(names: np.ndarray) -> np.ndarray:

@@ -116,7 +116,7 @@ class Time(Counters):
                 self._streams.store(address)
 
     def bytes_touched(self, touched: TouchedBytes) -> None:
-        pieces = [DRAM_PIECE * touched.pieces(how, DRAM_PIECE) for how in ("read", "written")]
+        pieces = [DRAM_PIECE * touched.aligned_pieces(how, DRAM_PIECE) for how in ("read", "written")]
         self._pieces = (pieces[0], pieces[1])
 
     def launch_finished(self, launch: Launch) -> None:
