@@ -68,9 +68,17 @@ class SectorStreams:
 
 
 def hits(sectors: np.ndarray, lines: int) -> np.ndarray:
-    """(accesses,) bool: is the sector of each access in a cache of so many 128-byte lines?"""
-    since = times_since(sectors)
-    return np.isfinite(since) & (since <= window_of(sectors // LINE_SECTORS, lines))
+    """(accesses,) bool: is the sector of each access in a cache of so many 128-byte lines?
+
+    A line stays from its first use to one that comes too late; its sectors come in one by one.
+    """
+    of_line = sectors // LINE_SECTORS
+    late = ~(times_since(of_line) <= window_of(of_line, lines))
+    late |= ~np.isfinite(times_since(of_line))
+    order = np.argsort(of_line, kind="stable")
+    stay = np.empty(sectors.size, np.int64)
+    stay[order] = np.cumsum(late[order])  # number of the stretch in which a line stays
+    return np.isfinite(times_since(stay * LINE_SECTORS + sectors % LINE_SECTORS))
 
 
 def times_since(names: np.ndarray) -> np.ndarray:

@@ -144,11 +144,9 @@ class _System:
         counts, above = self.entered @ found, dominators(self.segments)
         heads = {loop.header for loop in self.loops}
         named = [at for at in range(1, len(counts)) if at in heads or self.matrix_uses(at)]
-        return [
-            at
-            for at in sorted(named, key=lambda at: -len(self.segments[at].code))
-            if 1e-3 * self.warps < counts[at] < 0.98 * max((counts[up] for up in above[at]), default=0.0)
-        ]
+        most = {at: 0.98 * max((counts[up] for up in above[at]), default=0.0) for at in named}
+        found = [at for at in named if 1e-3 * self.warps < counts[at] < most[at]]
+        return sorted(found, key=lambda at: -len(self.segments[at].code))
 
     def matrix_uses(self, at: int) -> bool:
         """Has a segment anchors?"""

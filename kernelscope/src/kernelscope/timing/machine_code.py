@@ -24,7 +24,8 @@ _SECONDS = 60
 _PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
 _LABEL = re.compile(r"^([.$\w]+):$")
 _CODE = re.compile(
-    r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);\s*/\* 0x([0-9a-f]+) \*/"
+    r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?"
+    r"([A-Z][\w.]*)\s*([^;]*);\s*/\* 0x([0-9a-f]+) \*/"
 )
 _MORE = re.compile(r"^\s*/\* 0x([0-9a-f]{16}) \*/")
 _TARGET = re.compile(r"`\(([^)]+)\)")

@@ -8,6 +8,7 @@ from ..events import InstructionEvent, Launch, MachineView
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
 from .caches import SectorStreams
+from .estimate import estimated
 from .executions import Counted
 from .gpus import Gpu, gpu
 from .machine_code import machine_code
@@ -55,14 +56,17 @@ class Time(Counters):
         total = int(np.prod(launch.grid))
         if self.most_blocks is None or total <= self.most_blocks:
             return None
-        size = max(1, self.most_blocks // GROUPS)
-        starts = np.linspace(0, total - size, min(GROUPS, self.most_blocks)).astype(int)
+        limits = launch.source.module.functions[launch.kernel].limits
+        x, *others = (*limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
+        if others != [1, 1]:
+            return None  # clusters whose blocks do not follow each other
+        size = max(1, self.most_blocks // GROUPS // x) * x
+        groups = max(1, min(GROUPS, self.most_blocks // size))
+        starts = np.linspace(0, (total - size) // x, groups).astype(int) * x
         return tuple(range(first, first + size) for first in map(int, starts))
 
     def __str__(self) -> str:
-        parts = [
-            text(one, lines) for one, lines in zip(self.launches, self._sources, strict=True)
-        ]
+        parts = [text(one, lines) for one, lines in zip(self.launches, self._sources, strict=True)]
         if len(parts) > 1:
             parts.append(f"all launches, one after another: {self.total_us:.4g} us")
         return "\n\n".join(parts) or "no kernel ran"
@@ -116,8 +120,9 @@ class Time(Counters):
                 self._streams.store(address)
 
     def bytes_touched(self, touched: TouchedBytes) -> None:
-        pieces = [DRAM_PIECE * touched.aligned_pieces(how, DRAM_PIECE) for how in ("read", "written")]
-        self._pieces = (pieces[0], pieces[1])
+        self._pieces = tuple(
+            DRAM_PIECE * touched.aligned_pieces(how, DRAM_PIECE) for how in ("read", "written")
+        )
 
     def launch_finished(self, launch: Launch) -> None:
         super().launch_finished(launch)
@@ -149,10 +154,9 @@ class Time(Counters):
             notes.append(f"{self._ran} of {blocks} blocks were run and stand for all")
         machine = machine_code(launch, self.gpu.arch)
         if machine is None:
-            raise NotImplementedError
-        resident = resident_blocks(
-            self.gpu, launch.warps, machine.registers, launch.shared_bytes
-        )
+            machine = estimated(launch)
+            notes.append("no machine code here: instructions and registers are guessed from PTX")
+        resident = resident_blocks(self.gpu, launch.warps, machine.registers, launch.shared_bytes)
         resident = min(resident, -(-blocks // self.gpu.sms))
         reuse = self._reuse(launch, counted, blocks, scale, resident)
         work = work_of(

@@ -7,7 +7,7 @@ typedef unsigned long long u64;
 
 extern "C" __global__ void empty() {}
 
-// -- bandwidth -----------------------------------------------------------------------------------
+// -- bandwidth
 // data (count,) float4, count a multiple of 4 * threads of the grid
 extern "C" __global__ void copy(const float4* __restrict__ from, float4* __restrict__ to)
 {
@@ -42,7 +42,7 @@ extern "C" __global__ void read(
     if (sum == 1.5f) out[0] = sum;  // never, but the compiler does not know
 }
 
-// -- latencies: thread 0 follows a chain of addresses ----------------------------------------------
+// -- latencies: thread 0 follows a chain of addresses
 // next (nodes * 16,) u64: every 16th is the address of another node; clocks (1,)
 extern "C" __global__ void chase(u64 start, long long* clocks, u64* last, int warm, int steps)
 {
@@ -69,7 +69,7 @@ extern "C" __global__ void chase_shared(long long* clocks, unsigned* last, int s
     last[0] = at;
 }
 
-// -- rates of one SM: clocks (blocks,) of a block's `steps` rounds -----------------------------------
+// -- rates of one SM: clocks (blocks,) of a block's `steps` rounds
 // UNROLLED * 32-lane requests of one wavefront each
 extern "C" __global__ void shared_rate(long long* clocks, float* out, int steps)
 {

@@ -9,7 +9,7 @@ import numpy as np
 from .executions import KINDS, Counted, codes, executions
 from .gpus import Gpu
 from .machine_code import Code, MachineCode
-from .schedule import Chain, walk
+from .schedule import walk
 
 UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory")
 SECTOR_BYTES = 32

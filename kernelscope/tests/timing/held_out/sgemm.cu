@@ -113,7 +113,8 @@ extern "C" __global__ void __launch_bounds__(256) sgemm_float4(
         left[4 * (t % 2) + 1][t / 2] = from_a.y;
         left[4 * (t % 2) + 2][t / 2] = from_a.z;
         left[4 * (t % 2) + 3][t / 2] = from_a.w;
-        *(float4*)&right[t / 32][4 * (t % 32)] = *(const float4*)&b[(i + t / 32) * n + 4 * (t % 32)];
+        *(float4*)&right[t / 32][4 * (t % 32)] =
+            *(const float4*)&b[(i + t / 32) * n + 4 * (t % 32)];
         __syncthreads();
 #pragma unroll
         for (int j = 0; j < 8; ++j) {

@@ -56,5 +56,6 @@ extern "C" __global__ void softmax_online(const float* x, float* y, int rows, in
         sum = sum * __expf(most - larger) + s * __expf(m - larger);
         most = larger;
     }
-    for (int c = lane; c < columns; c += 32) y[(size_t)r * columns + c] = __expf(row[c] - most) / sum;
+    for (int c = lane; c < columns; c += 32)
+        y[(size_t)r * columns + c] = __expf(row[c] - most) / sum;
 }

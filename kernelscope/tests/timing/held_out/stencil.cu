@@ -37,7 +37,8 @@ extern "C" __global__ void box_blur(const float* x, float* y, int height, int wi
     const int left = blockIdx.x * 32 - 4, top = blockIdx.y * 16 - 4;
     const int t = threadIdx.y * 32 + threadIdx.x;
     for (int j = t; j < 24 * 40; j += 512) {
-        const int r = min(max(top + j / 40, 0), height - 1), c = min(max(left + j % 40, 0), width - 1);
+        const int r = min(max(top + j / 40, 0), height - 1);
+        const int c = min(max(left + j % 40, 0), width - 1);
         tile[j / 40][j % 40] = x[r * width + c];
     }
     __syncthreads();
