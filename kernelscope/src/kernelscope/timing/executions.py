@@ -32,6 +32,7 @@ KINDS = {
 }
 _FLOW_WEIGHT, _LENGTH_WEIGHT = 0.5, 1e-3
 _PASSES = 5
+_PATIENCE = 3
 MOST_UNKNOWNS = 600
 MOST_SUSPECTS = 12
 
@@ -215,47 +216,33 @@ def _by_line(segments, counted: Iterable[Counted], warps: int) -> np.ndarray:
 
 
 def nonnegative(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return x >= 0 with the least |matrix x - right| (Lawson and Hanson's active sets)."""
+    """Return x >= 0 with the least |matrix x - right|, by block principal pivoting.
+
+    Kim and Park, "Fast nonnegative matrix factorization", SIAM J. Sci. Comput. 33 (2011): all
+    variables that break a condition change sides at once; where that does not help for long, one.
+    """
     count = matrix.shape[1]
-    x, passive, refused = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
-    tolerance = 1e-9 * np.abs(matrix.T @ right).max()
-    for _ in range(4 * count):
-        gain = matrix.T @ (right - matrix @ x)
-        gain[passive | refused] = -np.inf
-        best = int(gain.argmax())
-        if gain[best] <= tolerance:
+    square, linear = matrix.T @ matrix, matrix.T @ right
+    square[np.diag_indices(count)] += 1e-11 * max(float(square.diagonal().max()), 1e-300)
+    positive = np.ones(count, bool)
+    fewest, patience = count + 1, _PATIENCE
+    x = np.zeros(count)
+    for _ in range(20 * count):
+        x[:] = 0
+        at = np.flatnonzero(positive)
+        x[at] = np.linalg.solve(square[np.ix_(at, at)], linear[at])
+        gain = linear - square @ x
+        wrong = positive & (x < -1e-12) | ~positive & (gain > 1e-9)
+        if not wrong.any():
             break
-        passive[best] = True
-        x, kept = _inside(matrix, right, x, passive)
-        refused[best] = not kept[best]
-        if kept[best]:
-            refused[:] = False
-        passive = kept
-    return x
-
-
-def _inside(matrix, right, x: np.ndarray, passive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The least squares over the passive columns, as far as all stay positive; which then are."""
-    passive = passive.copy()
-    while passive.any():
-        at = np.flatnonzero(passive)
-        trial = np.linalg.lstsq(matrix[:, at], right, rcond=1e-12)[0]
-        falling = trial <= 0
-        if not falling.any():
-            x = np.zeros(x.size)
-            x[at] = trial
-            break
-        step = (x[at][falling] / (x[at][falling] - trial[falling] + 1e-300)).min()
-        x = x.copy()
-        x[at] += step * (trial - x[at])
-        gone = at[falling & (x[at] <= 1e-12 * max(float(x.max()), 1e-300))]
-        passive[gone], x[gone] = False, 0.0
-    return x, passive
-
-
-def instruction_total(segments: tuple[Segment, ...], counts: np.ndarray) -> float:
-    """Machine instructions executed, once for each warp."""
-    return float(sum(len(s.code) * count for s, count in zip(segments, counts, strict=True)))
+        if wrong.sum() < fewest:
+            fewest, patience = int(wrong.sum()), _PATIENCE
+        elif patience:
+            patience -= 1
+        else:
+            wrong[: np.flatnonzero(wrong)[-1]] = False
+        positive ^= wrong
+    return np.maximum(x, 0.0)
 
 
 def codes(segments: tuple[Segment, ...]) -> Iterable[tuple[int, Code]]:

@@ -19,8 +19,8 @@ extern "C" __global__ void copy(const float4* __restrict__ from, float4* __restr
     for (int i = 0; i < 4; ++i) to[first + i * blockDim.x] = part[i];
 }
 
-// Every block reads 4 * steps float4 a thread past L1, all within the first `window` of the array, a
-// power of two, and begins `apart` float4 behind the one before it.
+// Every block reads 4 * steps float4 a thread past L1, all within the first `window` of the
+// array, a power of two, and begins `apart` float4 behind the one before it.
 extern "C" __global__ void read(
     const float4* data, float* out, unsigned window, unsigned apart, int steps)
 {
