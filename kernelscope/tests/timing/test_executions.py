@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from kernelscope.ptx.syntax import Instruction
-from kernelscope.timing.executions import Counted, executions, nonnegative
+from kernelscope.timing.executions import PtxCounts, executions, nonnegative
 from kernelscope.timing.loops import loops_of
 from kernelscope.timing.machine_code import Code, Segment
 
@@ -16,7 +16,7 @@ def code(name, line, target=""):
 
 def load(line, times, block):
     counts = Counter(global_load_requests=times)
-    return Counted(Instruction("ld.global.f32", ()), line, times, counts, False, block)
+    return PtxCounts(Instruction("ld.global.f32", ()), line, times, counts, False, block)
 
 
 def segment(names, follows):

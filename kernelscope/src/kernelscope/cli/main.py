@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from .. import __version__
 from ..errors import UserError, is_hidden
 from ..settings import setting
-from . import check, count, measure_gpu, predict, run, trace
+from . import check, count, run, trace
 from .arguments import OneLineParser, add_json
 from .options import joined
 from .tables import terminal_wide
+from .timing import measure_gpu, predict
 
 TRACEBACK = "KERNELSCOPE_TRACEBACK"  # environment: 1 shows where an error arose
 OUR_PACKAGE = __name__.partition(".")[0]

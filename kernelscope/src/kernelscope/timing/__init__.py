@@ -3,7 +3,7 @@
 from ..lazy import lazy
 
 _NAMES = {
-    "gpus": "Gpu gpu names",
+    "gpus": "GpuConstants gpu names",
     "model": "Prediction",
     "observer": "Time",
     "measure": "measure_gpu",

@@ -38,7 +38,7 @@ MOST_SUSPECTS = 12
 
 
 @dataclass(frozen=True)
-class Counted:
+class PtxCounts:
     """One PTX instruction: its line, how often warps executed it, and the counts of Counters."""
 
     instruction: Instruction
@@ -73,7 +73,7 @@ class Counted:
 
 
 def executions(
-    segments: tuple[Segment, ...], counted: Iterable[Counted], warps: int
+    segments: tuple[Segment, ...], counted: Iterable[PtxCounts], warps: int
 ) -> tuple[np.ndarray, dict[tuple[int, int], float]]:
     """Return ((segments,) executions, summed over warps; the same of each edge between two)."""
     edges = [(-1, 0)] + [(at, to) for at, s in enumerate(segments) for to in s.follows]
@@ -170,7 +170,7 @@ class _System:
         return np.array(rows).reshape(-1, len(self.edges)), np.array(times)
 
 
-def _anchors(segments, counted: Iterable[Counted]) -> tuple[np.ndarray, np.ndarray]:
+def _anchors(segments, counted: Iterable[PtxCounts]) -> tuple[np.ndarray, np.ndarray]:
     """((anchors, segments) machine instructions, (anchors,) executions).
 
     An anchor is the instructions of one line, kind and basic block of the PTX. The compiler's loop
@@ -205,7 +205,7 @@ def _anchors(segments, counted: Iterable[Counted]) -> tuple[np.ndarray, np.ndarr
     return np.array(list(rows.values())), np.array(wanted)
 
 
-def _by_line(segments, counted: Iterable[Counted], warps: int) -> np.ndarray:
+def _by_line(segments, counted: Iterable[PtxCounts], warps: int) -> np.ndarray:
     """Executions of code with very many segments: each by its own anchors, else once a warp."""
     rows, wanted = _anchors(segments, counted)
     if not len(rows):

@@ -30,7 +30,7 @@ CONSTANTS = tuple(DESCRIPTIONS)
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuConstants:
     """A GPU: sizes from its data sheet, and the constants of DESCRIPTIONS.
 
     sms: multiprocessors; clock_mhz: of them under load; l1_bytes: L1 and shared memory of an SM
@@ -73,7 +73,7 @@ class Gpu:
 
 
 @lru_cache(maxsize=32)
-def gpu(name: str) -> Gpu:
+def gpu(name: str) -> GpuConstants:
     """Return a GPU by its short name, such as "h200", or from a JSON file of measure-gpu.
 
     Raises:
@@ -91,19 +91,21 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
-def from_record(record: dict, name: str) -> Gpu:
+def from_record(record: dict, name: str) -> GpuConstants:
     """Return the GPU of a record: {"gpu": sizes, "constants": {name: {"value", "source"}}}."""
     try:
         constants = {key: record["constants"][key]["value"] for key in CONSTANTS}
-        return Gpu(**record["gpu"], **constants)
+        return GpuConstants(**record["gpu"], **constants)
     except (KeyError, TypeError) as error:
         raise InputError(f"{name} is no file of measure-gpu: {error}") from None
 
 
-def to_record(known: Gpu, sources: dict[str, str], note: dict) -> dict:
+def to_record(known: GpuConstants, sources: dict[str, str], note: dict) -> dict:
     """Return the record of a GPU. sources: constant -> where its value is from."""
     values = asdict(known)
-    sizes = {one.name: values[one.name] for one in fields(Gpu) if one.name not in CONSTANTS}
+    sizes = {
+        one.name: values[one.name] for one in fields(GpuConstants) if one.name not in CONSTANTS
+    }
     constants = {
         key: {"value": values[key], "source": sources[key], "about": DESCRIPTIONS[key]}
         for key in CONSTANTS

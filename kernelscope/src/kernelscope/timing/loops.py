@@ -7,7 +7,7 @@ from .machine_code import Segment
 
 
 @dataclass(frozen=True)
-class Loop:
+class NaturalLoop:
     """header: the segment by which it is entered; body: all of its segments; above: those that
     every path to the header passes, the nearest first.
     """
@@ -17,7 +17,7 @@ class Loop:
     above: tuple[int, ...]
 
 
-def loops_of(segments: tuple[Segment, ...]) -> list[Loop]:
+def loops_of(segments: tuple[Segment, ...]) -> list[NaturalLoop]:
     """Return the natural loops, those of one header as one."""
     before: defaultdict[int, list[int]] = defaultdict(list)
     for at, segment in enumerate(segments):
@@ -29,7 +29,9 @@ def loops_of(segments: tuple[Segment, ...]) -> list[Loop]:
         for tail in before[header]:
             if header == tail or header in _above(tail, nearest):
                 bodies[header] |= _body(header, tail, before)
-    return [Loop(h, frozenset(body), tuple(_above(h, nearest))) for h, body in bodies.items()]
+    return [
+        NaturalLoop(h, frozenset(body), tuple(_above(h, nearest))) for h, body in bodies.items()
+    ]
 
 
 def dominators(segments: tuple[Segment, ...]) -> list[list[int]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import BackendError
 from ..module import RawModule, capture_graph
-from .gpus import Gpu, to_record
+from .gpus import GpuConstants, to_record
 
 PROBES = Path(__file__).with_name("probes.cu")
 LARGE_BYTES = 1 << 29  # of each array that does not fit L2
@@ -37,7 +37,7 @@ def measure_gpu() -> dict:
     values |= {"launch_us": found.launch_us(), "atomic_ns": found.atomic_ns()}
     checks = {key: values.pop(key) for key in ("read_gbps", "mma_bf16", "mma_tf32")}
     name = properties["name"].decode()
-    known = Gpu(spread=0.15, **_sizes(cupy, properties, name, clock), **values)
+    known = GpuConstants(spread=0.15, **_sizes(cupy, properties, name, clock), **values)
     sources = dict.fromkeys(values, f"measured by kernelscope measure-gpu on {date.today()}")
     return to_record(known, sources, {"name": name, "checks": checks | {"clock_mhz": clock}})
 

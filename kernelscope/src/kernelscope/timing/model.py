@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .gpus import Gpu
-from .work import UNITS, Work
+from .gpus import GpuConstants
+from .work import UNITS, LaunchWork
 
 SHARPNESS = 4.0  # of the maximum: two equal bounds together take 2 ** (1 / 4) of one
 START_CLOCKS = 600.0  # before a first block's first loads go out, beyond an empty kernel
@@ -55,7 +55,9 @@ def smooth_max(*values) -> float | np.ndarray:
     return most * sum((value / safe) ** SHARPNESS for value in values) ** (1 / SHARPNESS)
 
 
-def predict(work: Work, gpu: Gpu, kernel: str, notes: tuple[str, ...] = ()) -> Prediction:
+def predict(
+    work: LaunchWork, gpu: GpuConstants, kernel: str, notes: tuple[str, ...] = ()
+) -> Prediction:
     """Return the time of a launch."""
     bounds = bounds_of(work, gpu, None)
     us = time_of(work, gpu, None)
@@ -79,7 +81,7 @@ def predict(work: Work, gpu: Gpu, kernel: str, notes: tuple[str, ...] = ()) -> P
     )
 
 
-def _units(work: Work, without: int | None) -> np.ndarray:
+def _units(work: LaunchWork, without: int | None) -> np.ndarray:
     """(segments, UNITS) clocks of an SM for one block."""
     kept = np.ones(work.line.size, bool) if without is None else work.line != without
     units = np.zeros((len(work.chain), len(UNITS)))
@@ -87,7 +89,7 @@ def _units(work: Work, without: int | None) -> np.ndarray:
     return units / work.blocks
 
 
-def _chain(work: Work, without: int | None) -> np.ndarray:
+def _chain(work: LaunchWork, without: int | None) -> np.ndarray:
     """(segments,) clocks of a warp alone, of a block's longest warp."""
     sums = [
         sum(clocks for line, clocks in segment.items() if line != without) for segment in work.chain
@@ -105,7 +107,7 @@ def _round(chain: np.ndarray, units: np.ndarray, blocks: int, apart: int) -> flo
     return together + max(in_turn - together, 0.0) / apart
 
 
-def _sm_clocks(work: Work, gpu: Gpu, without: int | None) -> tuple[float, float]:
+def _sm_clocks(work: LaunchWork, gpu: GpuConstants, without: int | None) -> tuple[float, float]:
     """(clocks of the SM with most blocks, those if the blocks were spread evenly)."""
     chain, units = _chain(work, without), _units(work, without)
     most = -(-work.blocks // gpu.sms)
@@ -118,7 +120,7 @@ def _sm_clocks(work: Work, gpu: Gpu, without: int | None) -> tuple[float, float]
     return clocks, min(clocks, even)
 
 
-def bounds_of(work: Work, gpu: Gpu, without: int | None) -> dict[str, float]:
+def bounds_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> dict[str, float]:
     """Bound -> microseconds of the launch by it alone."""
     us_of_clock = 1e6 / gpu.hz
     most = -(-work.blocks // gpu.sms)
@@ -138,7 +140,7 @@ def bounds_of(work: Work, gpu: Gpu, without: int | None) -> dict[str, float]:
     return found
 
 
-def time_of(work: Work, gpu: Gpu, without: int | None) -> float:
+def time_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> float:
     """Microseconds of the launch; without: leave out what this source line does."""
     bounds = bounds_of(work, gpu, without)
     on_sm = _sm_clocks(work, gpu, without)[0] * 1e6 / gpu.hz

@@ -9,8 +9,8 @@ from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
 from .caches import SectorStreams
 from .estimate import estimated
-from .executions import Counted
-from .gpus import Gpu, gpu
+from .executions import PtxCounts
+from .gpus import GpuConstants, gpu
 from .machine_code import machine_code
 from .model import Prediction, predict
 from .report import text
@@ -28,7 +28,7 @@ class Time(Counters):
         kernel(grid, block, args)
     seen.total_us; seen.launches[0].limit; print(seen)
 
-    gpu: "h200", "h100", another name of `gpus.names()`, a JSON file of measure-gpu, or a Gpu.
+    gpu: "h200", "h100", another of `names()`, a JSON file of measure-gpu, or GpuConstants.
     blocks: run at most about so many blocks of each launch, in GROUPS places of the grid, and take
     them for all; the kernel's arrays then lack the rest. None: run all of them.
     Everything of Counters is there too, of the blocks that ran.
@@ -39,9 +39,9 @@ class Time(Counters):
 
     with_lines = True
 
-    def __init__(self, gpu: str | Gpu = "h200", blocks: int | None = None):
+    def __init__(self, gpu: str | GpuConstants = "h200", blocks: int | None = None):
         super().__init__()
-        self.gpu = gpu if isinstance(gpu, Gpu) else _known(gpu)
+        self.gpu = gpu if isinstance(gpu, GpuConstants) else _known(gpu)
         self.most_blocks = blocks
         self.launches: list[Prediction] = []
         self._sources: list[tuple[str, ...]] = []  # of each launch
@@ -134,7 +134,7 @@ class Time(Counters):
         """Executions and counts of each instruction so far, by its id."""
         return {id(i): (n, counts) for i, _, n, counts, _ in self.rows_of(launch)}
 
-    def _counted(self, launch: Launch, scale: float) -> list[Counted]:
+    def _counted(self, launch: Launch, scale: float) -> list[PtxCounts]:
         """The instructions of this launch alone, scaled up to all of its blocks."""
         found, blocks = [], basic_blocks(launch)
         for instruction, line, executions, counts, merged in self.rows_of(launch):
@@ -142,7 +142,7 @@ class Time(Counters):
             counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
             executed = scale * (executions - before)
             block = blocks.get(id(instruction), 0)
-            found.append(Counted(instruction, line, executed, counts, merged, block))
+            found.append(PtxCounts(instruction, line, executed, counts, merged, block))
         return found
 
     def _predict(self, launch: Launch) -> Prediction:
@@ -207,11 +207,11 @@ def basic_blocks(launch: Launch) -> dict[int, int]:
     return found
 
 
-def _known(name: str) -> Gpu:
+def _known(name: str) -> GpuConstants:
     return gpu(name)
 
 
-def _past_l1(one: Counted) -> bool:
+def _past_l1(one: PtxCounts) -> bool:
     """Does a load leave L1 out?"""
     parts = one.instruction.opcode.split(".")
     return "cg" in parts or "volatile" in parts or "relaxed" in parts or "acquire" in parts

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .executions import KINDS, Counted, codes, executions
-from .gpus import Gpu
+from .executions import KINDS, PtxCounts, codes, executions
+from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
 from .schedule import walk
 
@@ -45,7 +45,7 @@ class Reuse:
 
 
 @dataclass(frozen=True)
-class Work:
+class LaunchWork:
     """One launch as the model sees it. Entries are of one (segment, line) each.
 
     clocks: (entries, UNITS) of one SM that ran all blocks alone; chain: of a warp alone, by segment
@@ -68,7 +68,7 @@ class Work:
     registers: int
 
 
-def resident_blocks(gpu: Gpu, warps: int, registers: int, shared_bytes: int) -> int:
+def resident_blocks(gpu: GpuConstants, warps: int, registers: int, shared_bytes: int) -> int:
     """Return how many blocks fit on an SM. registers: of a thread."""
     of_warp = -(-registers * 32 // 256) * 256
     by_registers = gpu.registers // (of_warp * 4) * 4 // warps if of_warp else gpu.blocks
@@ -76,7 +76,7 @@ def resident_blocks(gpu: Gpu, warps: int, registers: int, shared_bytes: int) -> 
     return max(1, min(gpu.blocks, gpu.warps // warps, by_registers, by_shared))
 
 
-def l1_lines(gpu: Gpu, shared_bytes: int, resident: int) -> int:
+def l1_lines(gpu: GpuConstants, shared_bytes: int, resident: int) -> int:
     """Return the 128-byte lines of L1 that one of the resident blocks has for itself."""
     steps = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228)  # KiB that shared memory can have
     wanted = resident * (shared_bytes + 1024 * bool(shared_bytes)) / 1024
@@ -87,7 +87,7 @@ def l1_lines(gpu: Gpu, shared_bytes: int, resident: int) -> int:
 class Traffic:
     """The memory counts of a launch by line and kind: per request, and the share that misses L1."""
 
-    def __init__(self, counted: Iterable[Counted], reuse: Reuse):
+    def __init__(self, counted: Iterable[PtxCounts], reuse: Reuse):
         self.requests: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.passes: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
@@ -121,14 +121,14 @@ class Traffic:
 
 def work_of(
     machine: MachineCode,
-    counted: list[Counted],
-    gpu: Gpu,
+    counted: list[PtxCounts],
+    gpu: GpuConstants,
     blocks: int,
     warps: int,
     shared_bytes: int,
     reuse: Reuse,
     imbalance: float,
-) -> Work:
+) -> LaunchWork:
     """Return the work of a launch whose machine code is known."""
     segments = machine.segments
     counts, edges = executions(segments, counted, blocks * warps)
@@ -146,7 +146,7 @@ def work_of(
         totals[at, code.line] += times * unit_clocks(code, traffic, gpu)
     keys = list(totals)
     each = counts / (blocks * warps)
-    return Work(
+    return LaunchWork(
         blocks,
         warps,
         resident_blocks(gpu, warps, machine.registers, shared_bytes),
@@ -167,7 +167,7 @@ def work_of(
     )
 
 
-def corrections(segments, counts: np.ndarray, counted: list[Counted]) -> dict:
+def corrections(segments, counts: np.ndarray, counted: list[PtxCounts]) -> dict:
     """(line, kind) -> exact executions over those that the segments' counts give."""
     wanted: Counter = Counter()
     found: Counter = Counter()
@@ -181,7 +181,7 @@ def corrections(segments, counts: np.ndarray, counted: list[Counted]) -> dict:
     return {key: wanted[key] / n for key, n in found.items() if n > 0}
 
 
-def unit_clocks(code: Code, traffic: Traffic, gpu: Gpu) -> np.ndarray:
+def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     """(UNITS,) clocks of an SM that one execution by a warp takes of each unit."""
     clocks = dict.fromkeys(UNITS, 0.0)
     clocks["issue"] = 0.25
@@ -217,7 +217,7 @@ def products(code: Code) -> float:
     return m * n * k / speed
 
 
-def latency_of(code: Code, traffic: Traffic, gpu: Gpu, dram_share: float) -> float:
+def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: float) -> float:
     """Clocks from the issue of an instruction to its result."""
     kind, line = KINDS.get(code.name, ""), code.line
     near = gpu.shared_clocks
@@ -246,7 +246,9 @@ def l2_traffic(traffic: Traffic) -> dict[int, float]:
     return dict(found)
 
 
-def dram_traffic(gpu: Gpu, reuse: Reuse, traffic: Traffic) -> tuple[dict[int, float], float]:
+def dram_traffic(
+    gpu: GpuConstants, reuse: Reuse, traffic: Traffic
+) -> tuple[dict[int, float], float]:
     """(line -> bytes between L2 and DRAM, share of L2's loads that wait for DRAM).
 
     Launches are taken to follow each other: what fits L2 is there already.
@@ -264,7 +266,7 @@ def dram_traffic(gpu: Gpu, reuse: Reuse, traffic: Traffic) -> tuple[dict[int, fl
     return {line: moved * size / everything for line, size in by_line.items()}, share
 
 
-def atomic_times(traffic: Traffic, gpu: Gpu) -> dict[int, float]:
+def atomic_times(traffic: Traffic, gpu: GpuConstants) -> dict[int, float]:
     """Line -> nanoseconds that its atomics on global memory take, one address after another."""
     return {
         line: gpu.atomic_ns * sectors

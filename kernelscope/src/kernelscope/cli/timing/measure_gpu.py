@@ -1,9 +1,9 @@
 """`kernelscope measure-gpu`: the constants of this machine's GPU, for predictions of time."""
 
-from ..timing import measure_gpu
-from ..timing.gpus import CONSTANTS, DESCRIPTIONS
-from .arguments import printer, write_json
-from .tables import table
+from ...timing import measure_gpu
+from ...timing.gpus import CONSTANTS, DESCRIPTIONS
+from ..arguments import printer, write_json
+from ..tables import table
 
 
 def add(parsers) -> None:

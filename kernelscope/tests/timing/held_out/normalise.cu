@@ -1,6 +1,6 @@
 #include <math_constants.h>
 
-extern "C" __global__ void softmax_thread(const float* x, float* y, int rows, int columns)
+extern "C" __global__ void normalise_thread(const float* x, float* y, int rows, int columns)
 {
     const int r = blockIdx.x * blockDim.x + threadIdx.x;
     if (r >= rows) return;
@@ -11,7 +11,7 @@ extern "C" __global__ void softmax_thread(const float* x, float* y, int rows, in
     for (int c = 0; c < columns; ++c) y[(size_t)r * columns + c] = __expf(row[c] - most) / sum;
 }
 
-extern "C" __global__ void softmax_block(const float* x, float* y, int columns)
+extern "C" __global__ void normalise_block(const float* x, float* y, int columns)
 {
     __shared__ float part[256];
     const int t = threadIdx.x;
@@ -39,7 +39,7 @@ extern "C" __global__ void softmax_block(const float* x, float* y, int columns)
 }
 
 // One warp a row; maximum and sum in one pass.
-extern "C" __global__ void softmax_online(const float* x, float* y, int rows, int columns)
+extern "C" __global__ void normalise_online(const float* x, float* y, int rows, int columns)
 {
     const int r = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
     if (r >= rows) return;

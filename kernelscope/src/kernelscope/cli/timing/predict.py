@@ -2,12 +2,12 @@
 
 from dataclasses import asdict
 
-from ..errors import BackendError
-from ..events import observe
-from ..timing import Time, names
-from .arguments import positive, printer, write_json
-from .call import file_call
-from .options import add_file
+from ...errors import BackendError
+from ...events import observe
+from ...timing import Time, names
+from ..arguments import positive, printer, write_json
+from ..call import file_call
+from ..options import add_file
 
 
 def add(parsers) -> None:
