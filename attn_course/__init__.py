@@ -15,7 +15,9 @@ hide_frames(PACKAGE)
 
 _NAMES = {
     "ladder": "attention",
-    "layers": "layer_norm bias_gelu mlp TransformerBlock SwinStage",
+    "backward": "attention_backward",
+    "layers": """layer_norm bias_gelu mlp TransformerBlock SwinStage
+        layer_norm_backward bias_gelu_backward mlp_backward""",
 }
 _ENGINE = {
     "kernelscope": """RawModule RawKernel observe Observer Counters Sanitizer Tracer array_module

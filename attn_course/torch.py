@@ -1,7 +1,7 @@
 """PyTorch's scaled_dot_product_attention by the kernels of the course; needs PyTorch.
 
 >>> from attn_course.torch import sdpa  # doctest: +SKIP
->>> out = sdpa(query, key, value, is_causal=True)  # doctest: +SKIP
+>>> sdpa(query, key, value, is_causal=True).sum().backward()  # doctest: +SKIP
 """
 
 import warnings
@@ -10,7 +10,8 @@ from math import prod
 import torch
 from kernelscope.errors import InputError, UserError
 
-from .ladder import attention
+from .backward import attention_backward, choose_backward
+from .ladder import Problem, attention, current_device
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _MASKS = (torch.bool, torch.float32)
@@ -23,8 +24,9 @@ def sdpa(
 ):
     """softmax(query key^T * scale + mask) value, as torch's scaled_dot_product_attention.
 
-    The method is attention()'s "auto". What no kernel takes (a gradient, dropout, float64, other
-    devices, value with another last extent) runs in PyTorch, with a UserWarning, once per reason.
+    The methods are "auto" of attention() and, for gradients, of attention_backward(). What no
+    kernel takes (dropout, float64, other devices, value with another last extent, a gradient that
+    no method computes) runs in PyTorch, with a UserWarning, once per reason.
 
     Args:
         query: (..., H, n, d).  key, value: (..., H_kv, m, d). Of one dtype: float32, float16 or
@@ -57,8 +59,6 @@ def _refusal(tensors, mask, dropout_p, is_causal, enable_gqa) -> str:
     """Why the kernels do not take a call; "" where they may."""
     query, key, value = tensors
     given = tensors if mask is None else (*tensors, mask)
-    if torch.is_grad_enabled() and any(one.requires_grad for one in given):
-        return "a tensor requires grad, and the kernels have no backward pass: use torch.no_grad()"
     if dropout_p:
         return "the kernels have no dropout"
     if len({one.device for one in given}) > 1 or query.device.type not in ("cpu", "cuda"):
@@ -86,9 +86,54 @@ def _attend(tensors, mask, is_causal: bool, scale):
     if is_causal and n != m:  # attention() aligns the last query with the last key
         mask = torch.ones(n, m, dtype=torch.bool, device=query.device).tril()
     bias = None if mask is None else _bias(mask, (*batch, flat[0].shape[1], n, m))
-    out = attention(*flat, "auto", is_causal and n == m, scale, bias=bias)
+    causal = is_causal and n == m
+    given = flat if bias is None else [*flat, bias]
+    if torch.is_grad_enabled() and any(one.requires_grad for one in given):
+        _check_gradient(*flat[:2], bias, causal)
+        out = AttentionFunction.apply(*flat, bias, causal, scale)
+    else:
+        out = attention(*flat, "auto", causal, scale, bias=bias)
     axes = 2 if max(one.dim() for one in tensors) == 2 else 3
     return out if len(batch) == 1 else out.reshape(*batch, *out.shape[-axes:])
+
+
+class AttentionFunction(torch.autograd.Function):
+    """attention() with its gradients: ``AttentionFunction.apply(q, k, v, bias, causal, scale)``.
+
+    The arguments are attention()'s; q, k, v and bias, which may be None, are tensors that may
+    require grad. With torch.use_deterministic_algorithms(True) the gradients are the same bits on
+    every run. There are no gradients of gradients.
+    """
+
+    @staticmethod
+    def forward(ctx, q, k, v, bias, causal, scale):
+        found = [one if one is None else one.detach() for one in (q, k, v, bias)]
+        q, k, v, bias = found
+        out, lse = attention(q, k, v, "auto", causal, scale, bias=bias, return_lse=True)
+        ctx.save_for_backward(q, k, v, out, lse, bias)
+        ctx.causal, ctx.scale = causal, scale
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dout):
+        *given, bias = ctx.saved_tensors
+        how = {"causal": ctx.causal, "scale": ctx.scale, "bias": bias}
+        how["deterministic"] = torch.are_deterministic_algorithms_enabled()
+        how["return_dbias"] = wanted = ctx.needs_input_grad[3]
+        dq, dk, dv, *more = attention_backward(*given, dout.contiguous(), **how)
+        dbias = more[0].sum_to_size(bias.shape) if wanted else None
+        return dq, dk, dv, dbias, None, None
+
+
+def _check_gradient(query, key, bias, causal: bool) -> None:
+    """Raise UserError where no method computes the gradients of a call on (B, H, n, d) tensors."""
+    (batch, heads, n, d), (kv_heads, m) = query.shape, key.shape[1:3]
+    dtype = str(query.dtype).removeprefix("torch.")
+    extents = (batch * heads, n, m, d, heads, kv_heads, causal)
+    problem = Problem(*extents, dtype=dtype, biased=bias is not None)
+    device = current_device("gpu" if query.is_cuda else "simulator")
+    choose_backward(problem, device, problem.biased and bias.requires_grad)
 
 
 def _four_axes(tensor, batch: torch.Size):

@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_fp32(
     SpanSums<ROWS, COLS> spans;   // o, row_m and row_l of the spans of tiles before this one
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        row_m[i] = MINUS_INFINITY;
+        row_m[i] = LOWEST;
         row_l[i] = 0.0f;
     }
 

@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
         bool higher = false;
 #pragma unroll
         for (int i = 0; i < 2 * ROW_TILES; ++i) {
-            top[i / 2][i % 2] = row_top(s[i / 2], i % 2, factor);
+            top[i / 2][i % 2] = row_top(s[i / 2], i % 2, factor, bias);
             higher |= top[i / 2][i % 2] > shift[i / 2][i % 2];
         }
         copies_arrived<0>();  // V is here

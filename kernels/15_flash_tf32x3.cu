@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
             if (edge) hide_keys(s[i], row + 16 * i, key, n, m, causal);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                rescale[i][half] = raise(shift[i][half], row_top(s[i], half, factor));
+                rescale[i][half] = raise(shift[i][half], row_top(s[i], half, factor, bias));
                 float tile_sum = 0.0f;
 #pragma unroll
                 for (int x = 0; x < BC / 4; ++x) {

@@ -1,18 +1,23 @@
 // Idea:          A row is read once and stays in registers: its mean, its variance and the result
-//                are computed from there. A warp takes a row, or a block where rows are long.
+//                are computed from there. Some lanes of a warp share a row, or a block where
+//                rows are long. What no sum decides is loaded before the sums.
 // Changes from:  05_softmax_warp.cu
 // Shapes:        x, residual, sum (rows, d); bias, gamma, beta (d); y (rows, parts*d); row-major
 //                float32; residual, bias, gamma, beta and sum may be null
-// Launch:        layernorm_warp: grid (ceil(rows/ROWS)), block (32, ROWS)
+// Launch:        layernorm_warp: grid (ceil(rows/(ROWS*32/LANES))), block (32, ROWS)
 //                layernorm_block: grid (rows), block (32, WARPS), static shared 3*WARPS*4 bytes
-// Needs:         sm_50; d <= 128*VECTORS (layernorm_warp) or 128*VECTORS*WARPS (layernorm_block);
-//                ROWS and WARPS 1 to 32; parts 1, or 3 for operands of TF32 products
+// Needs:         sm_50; d <= 4*LANES*VECTORS (layernorm_warp) or 128*VECTORS*WARPS
+//                (layernorm_block); ROWS and WARPS 1 to 32; LANES a power of two, 1 to 32; parts 1,
+//                or 3 for operands of TF32 products; with ADDED=0 no residual, bias and sum
 // Expect:        x is read once and y written once: bound by memory for large x, by the latency of
 //                one row for small x; the residual costs one array more to read, sum one to write
 // Limits:        rows < 2^31; forward only
 
 #ifndef ROWS
-#define ROWS 4  // rows a block of layernorm_warp, one a warp
+#define ROWS 4  // warps a block of layernorm_warp
+#endif
+#ifndef LANES
+#define LANES 32  // lanes of layernorm_warp that share a row
 #endif
 #ifndef WARPS
 #define WARPS 8  // warps of layernorm_block: they share a row
@@ -20,86 +25,57 @@
 #ifndef VECTORS
 #define VECTORS 4  // groups of four columns that a thread holds
 #endif
+#ifndef ADDED
+#define ADDED 1  // 0: x is normalised alone, which takes fewer registers
+#endif
 
-#include "include/quads.cuh"
-#include "include/warp.cuh"
+#include "include/row_columns.cuh"
 
+#define INFINITE __int_as_float(0x7f800000)  // NVRTC has no <math.h> to name it
+
+// Whether gamma and beta are loaded beside x: after the sums they would be waited for once more.
+constexpr bool EARLY = VECTORS <= 2 || !ADDED;  // else there are too few registers
 // Warps that an SM must have room for, so that some load while others wait for their sums.
-constexpr int BUSY_WARPS = VECTORS <= 2 ? 48 : VECTORS <= 4 ? 32 : 16;
+constexpr int BUSY_WARPS = VECTORS <= 1 ? 48 : VECTORS <= 4 ? (VECTORS > 2 && EARLY ? 24 : 32) : 16;
 constexpr int LEAST_BLOCKS = BUSY_WARPS < 2 * WARPS ? 1 : BUSY_WARPS / WARPS;
 
-// Replaces each value by its sum over the warps that share a row.
-template <int warps, int count>
-__device__ __forceinline__ void row_sums(float (&value)[count],
-                                         float (*part)[warps])  // (count, warps), shared
-{
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-        value[i] = warp_sum(value[i]);
-    }
-    if constexpr (warps > 1) {
-#pragma unroll
-        for (int i = 0; i < count; ++i) {
-            if (threadIdx.x == 0) part[i][threadIdx.y] = value[i];
-        }
-        __syncthreads();  // barrier: a fast warp would add sums that slow warps have not stored
-#pragma unroll
-        for (int i = 0; i < count; ++i) {
-            value[i] = 0.0f;
-#pragma unroll
-            for (int warp = 0; warp < warps; ++warp) {  // every warp's sum, not the first one's
-                value[i] += part[i][warp];
-            }
-        }
-    }
-}
+struct Row {  // null: no such array
+    const float *x, *residual, *bias;  // (d), added up
+    const float *gamma, *beta;         // (d); null: ones, zeros
+    float* sum;                        // (d): x + residual + bias
+    float* y;                          // (parts*d)
+    int held, d, parts;                // columns: d, or none of a row past the last one
+};
 
-// A thread's columns of a row: 4*thread to 4*thread + 3, and each 4*threads further on.
+// value = x + residual + bias, stored where sum is an array.
 template <int threads, bool vector>
-__device__ __forceinline__ void load_columns(float4 (&value)[VECTORS], const float* row, int thread,
-                                             int d)
+__device__ __forceinline__ void load_sum(float4 (&value)[VECTORS], const Row& row, int thread)
 {
+    float4 more[VECTORS] = {}, shift[VECTORS] = {};
+    load_columns<threads, vector>(value, row.x, thread, row.held);
+    if (!ADDED) return;
+    if (row.residual) load_columns<threads, vector>(more, row.residual, thread, row.held);
+    if (row.bias) load_columns<threads, vector>(shift, row.bias, thread, row.held);
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        const int column = 4 * (thread + threads * i);
-        if (column < d) value[i] = load_quad(row + column, d - column, vector);
+        const int column = 4 * (thread + threads * i), left = row.held - column;
+        value[i] = value[i] + more[i] + shift[i];
+        if (row.sum && left > 0) store_quad(row.sum + column, value[i], left, vector);
     }
 }
 
-// Normalises one row by 32*warps threads. vector: all rows begin at multiples of 16 bytes.
-template <int warps, bool vector>
-__device__ __forceinline__ void normalise_row(
-    const float* __restrict__ x,         // (d)
-    const float* __restrict__ residual,  // (d) or null, added to x
-    const float* __restrict__ bias,      // (d) or null, added to x
-    const float* __restrict__ gamma,     // (d) or null: ones
-    const float* __restrict__ beta,      // (d) or null: zeros
-    float* __restrict__ sum,             // (d) or null: x + residual + bias
-    float* __restrict__ y,               // (parts*d)
-    int thread, int d, int parts, float eps,
-    float (*part)[warps])                // (3, warps), shared; null for one warp
+// Replaces a row's numbers by their deviations from its mean; returns 1 / sqrt(variance + eps).
+template <int warps, int lanes, bool vector>
+__device__ __forceinline__ float deviations(float4 (&value)[VECTORS], int thread, const Row& row,
+                                            float eps, float (*part)[warps])  // (3, warps), shared
 {
-    constexpr int THREADS = 32 * warps;
-    const float share = 1.0f / d;
-    float4 value[VECTORS] = {};  // zeros past the row
-    load_columns<THREADS, vector>(value, x, thread, d);
-    if (residual || bias) {
-        float4 more[VECTORS] = {}, shift[VECTORS] = {};
-        if (residual) load_columns<THREADS, vector>(more, residual, thread, d);
-        if (bias) load_columns<THREADS, vector>(shift, bias, thread, d);
-#pragma unroll
-        for (int i = 0; i < VECTORS; ++i) {
-            value[i] = value[i] + more[i] + shift[i];
-        }
-    }
+    const float share = 1.0f / row.d;
     float total[1] = {0.0f};
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        const int column = 4 * (thread + THREADS * i);
-        if (sum && column < d) store_quad(sum + column, value[i], d - column, vector);
         total[0] += (value[i].x + value[i].y) + (value[i].z + value[i].w);
     }
-    row_sums<warps>(total, part);
+    row_sums<warps, lanes>(total, part);
     const float mean = total[0] * share;
 
     // Where the mean is large beside the deviations, it is rounded by as much as they are. Their
@@ -107,54 +83,77 @@ __device__ __forceinline__ void normalise_row(
     float moments[2] = {0.0f, 0.0f};  // of the deviations: sum, sum of squares
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        const int left = d - 4 * (thread + THREADS * i);
+        const int left = row.held - 4 * (thread + lanes * warps * i);
         value[i].x = left > 0 ? value[i].x - mean : 0.0f;  // past the row: no deviation
-        value[i].y = left > 1 ? value[i].y - mean : 0.0f;
-        value[i].z = left > 2 ? value[i].z - mean : 0.0f;
-        value[i].w = left > 3 ? value[i].w - mean : 0.0f;
+        value[i].y = left > (vector ? 0 : 1) ? value[i].y - mean : 0.0f;
+        value[i].z = left > (vector ? 0 : 2) ? value[i].z - mean : 0.0f;
+        value[i].w = left > (vector ? 0 : 3) ? value[i].w - mean : 0.0f;
         moments[0] += (value[i].x + value[i].y) + (value[i].z + value[i].w);
         moments[1] += (value[i].x * value[i].x + value[i].y * value[i].y) +
                       (value[i].z * value[i].z + value[i].w * value[i].w);
     }
-    row_sums<warps>(moments, part + 1);
+    row_sums<warps, lanes>(moments, part + 1);
     const float rest = moments[0] * share;
-    const float inverse = rsqrtf(fmaxf(moments[1] * share - rest * rest, 0.0f) + eps);
-
+    const float variance = fmaxf(moments[1] * share - rest * rest, 0.0f);
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        const int column = 4 * (thread + THREADS * i), left = d - column;
+        value[i] = value[i] + make_float4(-rest, -rest, -rest, -rest);
+    }
+    // Where the squares overflow, 1 / sqrt(inf) = 0 would pass for a result: NaN is none.
+    return moments[1] < INFINITE ? rsqrtf(variance + eps) : nanf("");
+}
+
+template <int threads, bool vector>
+__device__ __forceinline__ void load_affine(float4 (&scale)[VECTORS], float4 (&shift)[VECTORS],
+                                            const Row& row, int thread)
+{
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        scale[i] = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+        shift[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    if (row.gamma) load_columns<threads, vector>(scale, row.gamma, thread, row.held);
+    if (row.beta) load_columns<threads, vector>(shift, row.beta, thread, row.held);
+}
+
+// Normalises one row by lanes*warps threads. vector: all arrays begin at multiples of 16 bytes.
+template <int warps, int lanes, bool vector>
+__device__ __forceinline__ void normalise(const Row& row, int thread, float eps,
+                                          float (*part)[warps])  // null for one warp
+{
+    constexpr int THREADS = lanes * warps;
+    float4 value[VECTORS] = {}, scale[VECTORS], shift[VECTORS];  // zeros past the row
+    load_sum<THREADS, vector>(value, row, thread);
+    if (EARLY) load_affine<THREADS, vector>(scale, shift, row, thread);
+    const float inverse = deviations<warps, lanes, vector>(value, thread, row, eps, part);
+    if (!EARLY) load_affine<THREADS, vector>(scale, shift, row, thread);
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        const int column = 4 * (thread + THREADS * i), left = row.held - column;
         if (left <= 0) continue;
-        float4 scale = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-        float4 shift = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (gamma) scale = load_quad(gamma + column, left, vector);
-        if (beta) shift = load_quad(beta + column, left, vector);
-        const float4 out = make_float4((value[i].x - rest) * inverse * scale.x + shift.x,
-                                       (value[i].y - rest) * inverse * scale.y + shift.y,
-                                       (value[i].z - rest) * inverse * scale.z + shift.z,
-                                       (value[i].w - rest) * inverse * scale.w + shift.w);
-        store_parts(y, column, out, left, d, parts, vector);
+        const float4 out = make_float4(value[i].x * inverse * scale[i].x + shift[i].x,
+                                       value[i].y * inverse * scale[i].y + shift[i].y,
+                                       value[i].z * inverse * scale[i].z + shift[i].z,
+                                       value[i].w * inverse * scale[i].w + shift[i].w);
+        store_parts(row.y, column, out, left, row.d, row.parts, vector);
     }
 }
 
-// Finds the arrays' row and whether float4 fits them; null pointers fit.
-template <int warps>
-__device__ __forceinline__ void normalise(const float* x, const float* residual, const float* bias,
-                                          const float* gamma, const float* beta, float* sum,
-                                          float* y, long long row, int thread, int d, int parts,
-                                          float eps, float (*part)[warps])
+// Normalises row `at` of the arrays whose row 0 is `row`.
+template <int warps, int lanes>
+__device__ __forceinline__ void normalise_row(Row row, long long at, int thread, float eps,
+                                              float (*part)[warps])
 {
-    const size_t starts = (size_t)x | (size_t)residual | (size_t)bias | (size_t)gamma |
-                          (size_t)beta | (size_t)sum | (size_t)y;
-    x += row * d;
-    if (residual) residual += row * d;
-    if (sum) sum += row * d;
-    y += row * d * parts;
-    if (starts % 16 == 0 && d % 4 == 0) {
-        normalise_row<warps, true>(x, residual, bias, gamma, beta, sum, y, thread, d, parts, eps,
-                                   part);
+    const size_t starts = (size_t)row.x | (size_t)row.residual | (size_t)row.bias |
+                          (size_t)row.gamma | (size_t)row.beta | (size_t)row.sum | (size_t)row.y;
+    row.x += at * row.d;
+    if (row.residual) row.residual += at * row.d;
+    if (row.sum) row.sum += at * row.d;
+    row.y += at * row.d * row.parts;
+    if (starts % 16 == 0 && row.d % 4 == 0) {
+        normalise<warps, lanes, true>(row, thread, eps, part);
     } else {
-        normalise_row<warps, false>(x, residual, bias, gamma, beta, sum, y, thread, d, parts, eps,
-                                    part);
+        normalise<warps, lanes, false>(row, thread, eps, part);
     }
 }
 
@@ -168,9 +167,11 @@ extern "C" __global__ void __launch_bounds__(32 * ROWS) layernorm_warp(
     float* __restrict__ y,               // (rows, parts*d)
     int rows, int d, int parts, float eps)
 {
-    const long long row = (long long)blockIdx.x * ROWS + threadIdx.y;
-    if (row >= rows) return;  // the whole warp leaves: a shuffle waits for all of its lanes
-    normalise<1>(x, residual, bias, gamma, beta, sum, y, row, threadIdx.x, d, parts, eps, nullptr);
+    const long long first = ((long long)blockIdx.x * ROWS + threadIdx.y) * (32 / LANES);
+    if (first >= rows) return;  // the whole warp leaves: a shuffle waits for all of its lanes
+    const long long row = first + threadIdx.x / LANES;
+    const Row first_row = {x, residual, bias, gamma, beta, sum, y, row < rows ? d : 0, d, parts};
+    normalise_row<1, LANES>(first_row, row, threadIdx.x % LANES, eps, nullptr);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, LEAST_BLOCKS) layernorm_block(
@@ -185,6 +186,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, LEAST_BLOCKS) layernorm
 {
     __shared__ float part[3][WARPS];  // an array for each sum: no barrier between their uses
     const int thread = threadIdx.y * 32 + threadIdx.x;
-    normalise<WARPS>(x, residual, bias, gamma, beta, sum, y, blockIdx.x, thread, d, parts, eps,
-                     part);
+    const Row first_row = {x, residual, bias, gamma, beta, sum, y, d, d, parts};
+    normalise_row<WARPS, 32>(first_row, blockIdx.x, thread, eps, part);
 }

@@ -86,7 +86,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) rows_split(
 
     cluster_started();
     for (int own = threadIdx.x; own < OWN; own += THREADS) {
-        own_m[own] = MINUS_INFINITY;
+        own_m[own] = LOWEST;
         own_l[own] = 0.0f;
     }
 

@@ -6,9 +6,10 @@
 //                strides say; bfloat16 or half; lengths null (m each) or int32 (batch); page_table
 //                null (page b is sequence b) or int32 (batch, m/page); lse as in 14
 // Launch:        decode: grid (.., ceil(heads/kv_heads*n / 16)) of at most BLOCKS blocks, block
-//                (32*WARPS), dynamic shared WARPS*RING_BYTES bytes
-// Needs:         sm_80; d <= D; D a multiple of 16; BFLOAT16 1, or 0 for half; heads a multiple of
-//                kv_heads; pages of 16*i keys; arrivals zeros, as it leaves them
+//                (32*WARPS), dynamic shared 32*WARPS*STAGES*ROW bytes, ROW 128*ceil(D / 64), with
+//                BULK 2*D + 16
+// Needs:         sm_80, with BULK sm_90; d <= D, a multiple of 16; BFLOAT16 1, or 0 for half; heads
+//                a multiple of kv_heads; pages of 16*i keys; arrivals zeros, as it leaves them
 // Expect:        the time that K and V take to read, where RESIDENT blocks a multiprocessor have
 //                STAGES - 1 tiles a warp on their way, and FEWEST tiles or more to read
 // Limits:        rows past 16 a head of K and V read it again; one block joins all parts of a head,
@@ -25,6 +26,9 @@
 #endif
 #ifndef STAGES
 #define STAGES 3  // tiles in a warp's ring
+#endif
+#ifndef BULK
+#define BULK 0  // 1: the copy engine copies keys of D columns
 #endif
 #ifndef RESIDENT
 #define RESIDENT 2  // blocks a multiprocessor: one reads while another joins
@@ -43,11 +47,9 @@
 #include "include/tile_line.cuh"
 #include "include/warp_keys.cuh"
 
-constexpr int TILE = 16 * WARPS;                        // keys
-constexpr int ROW_BYTES = (D + 63) / 64 * 64 * 2;       // of a row in shared memory: whole groups
-constexpr int RING_BYTES = STAGES * 2 * 16 * ROW_BYTES;  // of a warp: K and V of 16 keys, a stage
-constexpr int STRIDE = D + 8;                           // floats of a part's row; pad: other banks
-constexpr int PART = 16 * STRIDE;
+constexpr int TILE = 16 * WARPS;  // keys
+constexpr int STRIDE = D + 8, PART = 16 * STRIDE;  // floats of a part's row; pad: other banks
+using Keys = WarpKeys<D, STAGES, BULK>;
 static_assert(D % 16 == 0 && D <= 256 && STAGES > 1, "16 columns a fragment; one tile on its way");
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) decode(
@@ -63,16 +65,16 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) decode(
     int batch, int heads, int kv_heads, int n, int m, int d,
     int page, int head_stride, int key_stride, float scale, int causal)
 {
-    extern __shared__ __align__(128) unsigned char rings[];  // (WARPS, STAGES, 2, 16, ROW_BYTES)
+    extern __shared__ __align__(128) unsigned char rings[];  // (WARPS, Keys::BYTES)
+    __shared__ unsigned long long barriers[WARPS][STAGES];
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32, r = lane / 4;
-    unsigned char* ring = rings + warp * RING_BYTES;  // (STAGES, 2, 16, ROW_BYTES), of this warp
-    const unsigned k_lane = shared_address(ring) +
-                            swizzled<ROW_BYTES>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    const unsigned v_lane = shared_address(ring) + 16 * ROW_BYTES +
-                            swizzled<ROW_BYTES>(lane % 16, lane / 16);
     const bool vector =
         d % 8 == 0 && ((size_t)q | (size_t)k | (size_t)v | (size_t)out) % 16 == 0;
+    unsigned char* ring = rings + warp * Keys::BYTES;
+    const Keys keys(ring, shared_address(barriers[warp]), key_stride, d, vector);
+    const unsigned k_lane = Keys::place(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const unsigned v_lane = Keys::TILE + Keys::place(lane % 16, lane / 16);
     const bool plain = scale > 0.0f;  // else exp2 cannot take the scale with it
     const float factor = plain ? scale * LOG2E : LOG2E;
 
@@ -88,6 +90,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) decode(
     int at = blockIdx.x * share, stop = min(total, at + share);
     if (at >= stop) return;
     Place place = line.find(at);
+    int step = 0;  // tiles of earlier heads that this warp has read
 
     while (at < stop) {  // head after head, of the last one and the first one perhaps a piece
         const int b = place.b, tile = place.tile, tiles = line.tiles(b), length = line.length(b);
@@ -97,18 +100,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) decode(
         const int mine = min(count, (length - warp * 16 + TILE - 1) / TILE - tile);
         const long long row0 = ((long long)b * kv_heads + place.kv_head) * all_rows + r0;
 
-        auto start = [&](int i) {  // the copy of this warp's tile i; past the last an empty group
+        auto start = [&](int i) {  // the copy of this warp's tile i; past the last one none
             if (i < mine) {
                 const int key = (tile + i) * TILE + warp * 16;
                 const int from = page_table ? page_table[b * (m / page) + key / page] : b;
                 const long long offset = (long long)from * kv_heads * page * d +
                                          (long long)place.kv_head * head_stride +
                                          (long long)(key % page) * key_stride;
-                unsigned char* to = ring + i % STAGES * 32 * ROW_BYTES;
-                for (int x = 0; x < 2; ++x, to += 16 * ROW_BYTES) {
-                    start_keys<D, ROW_BYTES>(to, (x ? v : k) + offset, key_stride, length - key, d,
-                                             vector);
-                }
+                keys.start(step + i, k + offset, v + offset, length - key);
             }
             end_copies();
         };
@@ -128,16 +127,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) decode(
         float sum[2] = {};
 
         for (int i = 0; i < mine; ++i) {
-            copies_arrived<STAGES - 2>();  // this lane's copies of tile i are here
-            __syncwarp();  // and the other lanes', who are done with tile i - 1: its place is free
-            start(i + STAGES - 1);
-            const int stage = i % STAGES * 32 * ROW_BYTES;
+            keys.wait(step + i);
+            start(i + STAGES - 1);  // in the place of tile i - 1
+            const unsigned stage = shared_address(keys.stage(step + i));
 
             float s[2][4] = {};  // scores of 16 rows and 16 keys
 #pragma unroll
             for (int c = 0; c < D / 16; ++c) {
                 unsigned k16[4];  // 16 columns of 16 keys
-                load_matrices(k16, along_row(k_lane + stage, 2 * c));
+                load_matrices(k16, Keys::along(stage + k_lane, 2 * c));
                 mma16<BFLOAT16>(s[0], q16[c], k16[0], k16[1]);
                 mma16<BFLOAT16>(s[1], q16[c], k16[2], k16[3]);
             }
@@ -160,11 +158,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) decode(
 #pragma unroll
             for (int c = 0; c < D / 16; ++c) {
                 unsigned v16[4];  // 16 keys of 16 columns
-                load_transposed(v16, along_row(v_lane + stage, 2 * c));
+                load_transposed(v16, Keys::along(stage + v_lane, 2 * c));
                 mma16<BFLOAT16>(o[2 * c], p16[0], v16[0], v16[1]);
                 mma16<BFLOAT16>(o[2 * c + 1], p16[0], v16[2], v16[3]);
             }
         }
+        step += max(0, mine);
         __syncwarp();  // the part takes the place of tiles that other lanes read
         store_fragments<D, STRIDE>(reinterpret_cast<float*>(ring), o, shift, sum);
         __syncthreads();  // barrier: a fast warp would join parts that are not stored yet
@@ -181,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) decode(
         };
         for_chunks<D, 32 * WARPS>(rows, [&](int row, int col) {
             const Part4 part = join_base2<D>([&](int w) {
-                return reinterpret_cast<float*>(rings + w * RING_BYTES) + row * STRIDE;
+                return reinterpret_cast<float*>(rings + w * Keys::BYTES) + row * STRIDE;
             }, WARPS, col);
             if (sharers == 1) return finish(row, col, part);
             store_part4<D>(part_of(blockIdx.x - sharer) + row * STRIDE, col, part);
@@ -192,6 +191,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) decode(
                 finish(row, col, join_base2<D>(row_of, sharers, col));
             });
         }
+        if (BULK) stores_visible();
         __syncthreads();  // barrier: the next copies would overwrite parts that others still read
 
         at += count;

@@ -13,9 +13,12 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from attn_course.backward import BACKWARD
+from attn_course.backward import METHODS as BACKWARD_METHODS
 from attn_course.exercises.exercise import exercise_names
 from attn_course.ladder.methods import AUTO, METHODS, steps_of
 from attn_course.ladder.steps import LADDER, Step
@@ -62,6 +65,13 @@ def step_row(step: Step) -> str:
     return f"| {link} | {cell(step.idea)} | `{cell(step.computes)}` | {cell(step.needs)} |"
 
 
+def backward_row(path: Path) -> str:
+    """A file of the backward pass, with what each of its entries computes."""
+    first, *others = (step for step in BACKWARD if step.path == path)
+    computes = "; ".join(step.computes for step in (first, *others))
+    return step_row(replace(first, computes=computes))
+
+
 def method_row(method: str) -> str:
     files = " → ".join(step.file for step in steps_of(method))
     return f"| `{method}` | {files} |"
@@ -78,6 +88,17 @@ def ladder() -> str:
             "| method of `attention()` | kernels |",
             "|---|---|",
             *map(method_row, METHODS),
+            "",
+            "| kernel of the backward pass | idea | computes | needs |",
+            "|---|---|---|---|",
+            *map(backward_row, dict.fromkeys(step.path for step in BACKWARD)),
+            "",
+            "| method of `attention_backward()` | kernels |",
+            "|---|---|",
+            *(
+                f"| `{name}` | {' → '.join(step.entry for step in method.steps)} |"
+                for name, method in BACKWARD_METHODS.items()
+            ),
         ]
     )
 

@@ -9,6 +9,7 @@ from kernelscope.cli.arguments import add_backend, dimensions, natural, positive
 from kernelscope.cli.options import add_call
 from kernelscope.errors import InputError, UnknownNameError, did_you_mean
 
+from attn_course.backward import METHODS as BACKWARD_METHODS
 from attn_course.ladder.methods import AUTO, METHODS, check_dtype, dtypes_of
 from attn_course.ladder.steps import LADDER, step
 from attn_course.ladder.verify import LaunchRecord, Verdict
@@ -124,8 +125,9 @@ def add_workload(
     parser.add_argument(
         "method",
         metavar="METHOD",
-        help=f"one of: {', '.join(METHODS)}, {AUTO}; or an experiment, such as wide_vectors; or a "
-        "file of kernels/ or kernels/broken by its name, such as lost_update; or a kernel file of "
+        help=f"one of: {', '.join(METHODS)}, {AUTO}; or of attention_backward(): "
+        f"{', '.join(BACKWARD_METHODS)}; or an experiment, such as wide_vectors; or a file of "
+        "kernels/ or kernels/broken by its name, such as lost_update; or a kernel file of "
         "your own",
     )
     parser.set_defaults(usual_shape=shape)

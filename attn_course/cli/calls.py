@@ -1,11 +1,11 @@
 """What METHOD of `run`, `count`, `check` and `trace` names: launches that are ready to be made.
 
-KINDS is the table of it: a method of attention(), or a kernel file that the course knows how to
-launch; any other file is launched as --grid, --block and --arg say.
+KINDS is the table of it: a method of attention() or attention_backward(), or a kernel file that the
+course knows how to launch; any other file is launched as --grid, --block and --arg say.
 """
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,10 @@ from kernelscope.cli.options import CALL
 from kernelscope.errors import InputError, MissingFileError, did_you_mean
 
 from attn_course import reference
+from attn_course.backward import METHODS as BACKWARD_METHODS
+from attn_course.backward.verify import backward_call, backward_inputs
 from attn_course.clinic import Case, ClinicError, clean_step, prepare, read_broken
-from attn_course.ladder.call import StepLaunch
+from attn_course.ladder.call import Call, StepLaunch
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.methods import METHODS, Request, method_names
 from attn_course.ladder.steps import Problem
@@ -26,6 +28,8 @@ from attn_course.layers.launches import Launches
 from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_case, layer_name
 from attn_course.reference.comparison import Comparison, compare
+from attn_course.reference.dtypes import DTYPES
+from attn_course.reference.inputs import seeded_qkv
 
 from .arguments import workload
 
@@ -85,21 +89,57 @@ def method_call(arguments: argparse.Namespace, _: Path | None, backend: str) -> 
     q, k, v = work.inputs()
     given = [xp.asarray(array) for array in (q, k, v)]
     call = Request(*given, work.method, work.causal, backend=backend).call()
+
+    def judge() -> Comparison:
+        expected = reference.attention(q, k, v, causal=work.causal)
+        return compare(call.arrays["out"], expected, relative=call.tolerance, name=work.method)
+
+    picked = f"{call.method}: {call.reason}" if call.reason else ""
+    line, warm = f"{work.title}, backend {backend}", partial(warm_up, call)
+    parts = _named_launches(call, given)
+    return NamedCall(work.method, line, backend, parts, judge, warm, asdict(work), picked)
+
+
+def _named_launches(call: Call, given: Iterable) -> tuple[NamedLaunch, ...]:
+    """The launches of a call on given arrays; the others hold nothing until one writes them."""
     arrays, parts, written = call.arrays, [], set(map(id, given))
     for launch in call.launches:
         mine = [name for name in launch.step.arguments if name in arrays]
         empty = tuple(name for name in mine if id(arrays[name]) not in written)
         written |= {id(arrays[name]) for name in launch.step.writes if name in arrays}
-        parts.append(NamedLaunch(launch.step.path.name, launch, arrays, empty))
+        name, entry = launch.step.path.name, launch.geometry.entry
+        entries = {one.geometry.entry for one in call.launches if one.step.path.name == name}
+        parts.append(
+            NamedLaunch(f"{name}: {entry}" if len(entries) > 1 else name, launch, arrays, empty)
+        )
+    return tuple(parts)
 
-    def judge() -> Comparison:
-        expected = reference.attention(q, k, v, causal=work.causal)
-        return compare(arrays["out"], expected, relative=call.tolerance, name=work.method)
 
-    picked = f"{call.method}: {call.reason}" if call.reason else ""
-    line, warm = f"{work.title}, backend {backend}", partial(warm_up, call)
-    parts = tuple(parts)
-    return NamedCall(work.method, line, backend, parts, judge, warm, asdict(work), picked)
+def gradient_call(arguments: argparse.Namespace, path: Path, backend: str) -> NamedCall:
+    """The launches of attention_backward() by the method of a kernel file."""
+    name = next(name for name, one in BACKWARD_METHODS.items() if one.steps[-1].path == path)
+    shape, causal = arguments.shape or arguments.usual_shape, arguments.causal
+    dtype = arguments.dtype or BACKWARD_METHODS[name].dtypes[0]
+
+    def made(shape, kv_length):
+        qkv = seeded_qkv(shape, kv_length, arguments.seed)
+        inputs = backward_inputs(*(one.astype(DTYPES[dtype]) for one in qkv), causal=causal)
+        return inputs, *backward_call(name, inputs, backend, causal=causal)
+
+    inputs, call, oracle = made(shape, arguments.kv_length)
+    given = [call.arrays[name] for name in inputs]
+    facts = {"shape": shape, "kv_length": arguments.kv_length, "causal": causal, "dtype": dtype}
+    keys = f", {arguments.kv_length} keys" if arguments.kv_length else ""
+    return _of_file(
+        arguments,
+        path,
+        f"(B, H, L, D) = {shape}{keys}{', causal' * causal}, {dtype}",
+        facts,
+        backend=backend,
+        parts=_named_launches(call, given),
+        judge=oracle.judge,
+        warm_up=lambda: made((1, 1, 1, shape[3]), 1)[1].run(),
+    )
 
 
 def kernel_call(arguments: argparse.Namespace, path: Path, backend: str) -> NamedCall:
@@ -187,6 +227,10 @@ def _is_read_by(reader: Callable[[Path], object], path: Path) -> bool:
         return False
 
 
+def _is_backward(path: Path) -> bool:
+    return any(path == one.steps[-1].path for one in BACKWARD_METHODS.values())
+
+
 def _is_layer(path: Path) -> bool:
     return any(step.path == path for step in LAYERS)
 
@@ -195,6 +239,7 @@ OPTIONS = ("shape", "kv_length", "causal", "dtype")
 OWN = Kind("a kernel file of your own", lambda path: True, CALL, None)
 KINDS = (  # the first that holds
     Kind("a method of attention()", lambda path: path is None, OPTIONS, method_call),
+    Kind("a method of attention_backward()", _is_backward, OPTIONS, gradient_call),
     Kind("a kernel of the layers", _is_layer, ("shape",), layer_call),
     Kind("a kernel of attention", partial(_is_read_by, clean_step), OPTIONS[:3], kernel_call),
     OWN,
@@ -207,6 +252,8 @@ def kernel_file(name: str) -> Path | None:
     Raises:
         FileNotFoundError: a name or path that leads to neither.
     """
+    if name in BACKWARD_METHODS:
+        return BACKWARD_METHODS[name].steps[-1].path
     is_path = name.endswith(".cu") or "/" in name
     stem = name if name.endswith(".cu") else f"{name}.cu"
     course = (KERNEL_FOLDER / stem, BROKEN / stem)

@@ -12,6 +12,8 @@ from tqdm import tqdm
 
 from attn_course import figures as plots
 from attn_course import reference
+from attn_course.backward import METHODS as BACKWARD_METHODS
+from attn_course.backward import verify_backward
 from attn_course.figures import table
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.methods import METHODS, dtypes_of, steps_of
@@ -97,6 +99,10 @@ def judge(windows: data.MriWindows, backend: str) -> list[Verdict]:
             continue  # other GPUs have no wgmma
         given = in_dtype(windows, dtypes_of(method)[0])
         jobs[method] = partial(verify_method, method, *given)
+    for name, method in BACKWARD_METHODS.items():
+        if hopper or not any(step.maps for step in method.steps):
+            given = in_dtype(windows, method.dtypes[0])
+            jobs[name] = partial(verify_backward, name, *given)
     verdicts = []
     how = {"unit": "step", "file": sys.stderr, "disable": None, "leave": False}
     with tqdm(jobs.items(), **how) as progress:
@@ -125,8 +131,9 @@ def rows(verdict: Verdict) -> list[tuple[str, ...]]:
     launches = [launch_cells(launch) for launch in verdict.launches]
     if verdict.name in formulas:
         return [(verdict.name, formulas[verdict.name], *launches[0], *judged)]
-    files = " + ".join(launch.file[:2] for launch in verdict.launches)
-    return [(verdict.name, f"attention: {files}", "", "", "", *judged)]
+    files = " + ".join(dict.fromkeys(launch.file[:2] for launch in verdict.launches))
+    what = "gradients" if verdict.name in BACKWARD_METHODS else "attention"
+    return [(verdict.name, f"{what}: {files}", "", "", "", *judged)]
 
 
 def write_figures(folder: Path, windows: data.MriWindows, verdicts: list[Verdict]) -> list[Path]:

@@ -97,7 +97,7 @@ def prepare(
     xp = array_module(backend)
     arrays = _on_device(step, case, inputs, poison, xp)
     if step.scratch:
-        arrays |= scratch_arrays(step.scratch(geometry), problem, xp)
+        arrays |= scratch_arrays(step.scratch(geometry, problem), problem, xp)
     return Trial(StepLaunch(step, geometry, kernel, numbers), inputs, arrays, case, scale)
 
 

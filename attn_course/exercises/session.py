@@ -1,6 +1,7 @@
 """A notebook's side of the exercises: `%%cuda NAME`, `check`, `step` and `hint`."""
 
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -177,12 +178,14 @@ def cuda(line: str, cell: str):
     if not name:
         raise ExerciseError("write the exercise's name after %%cuda, as in %%cuda add_ten")
     read_exercise(name)  # a wrong name is told here, with the names that exist
+    from IPython import get_ipython
+
     names = get_ipython().user_ns
     names.setdefault("hint", hint)
     names[name] = write(name, cell)
 
 
-with suppress(ImportError):
+if "IPython" in sys.modules:  # else there is no shell, and its import takes longer than all others
     from IPython import get_ipython
 
     if shell := get_ipython():

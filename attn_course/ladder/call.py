@@ -17,11 +17,11 @@ from kernelscope.errors import InputError
 
 from .choose import current_device
 from .headers import checked_options
-from .problem import MAX_GRID_YZ, Geometry, Problem
+from .problem import COUNTERS, MAX_GRID_YZ, Geometry, Problem
 from .steps import Step
 
 # Arrays that may be absent: the kernel gets a null pointer.
-OPTIONAL = ("bias", "lse", "lengths", "page_table")
+OPTIONAL = ("bias", "dbias", "lse", "lengths", "page_table")
 MAX_ROWS = 2**31 - 1  # the row count is an int in the kernels
 
 
@@ -56,13 +56,13 @@ class StepLaunch:
     def _maps(self, arrays: Mapping[str, object]) -> dict[str, object]:
         """Tensor maps of the arrays that the kernel takes as such; attention.plan() has them once.
 
-        A swizzle of 128 bytes exchanges 16-byte chunks within rows of 64 columns.
+        A swizzle of 128 bytes exchanges 16-byte chunks within rows of 64 columns of 16 bits.
         """
         constants = self.step.constants() | self.geometry.constants
         return {
             name: TensorMap(
                 arrays[name].reshape(-1, *arrays[name].shape[-2:]),
-                (1, constants.get(rows, rows), 64),
+                (1, constants.get(rows, rows), 128 // arrays[name].dtype.itemsize),
                 swizzle=128,
             ).image
             for name, rows in self.step.maps.items()
@@ -88,7 +88,7 @@ class StepLaunch:
 def scratch_arrays(shapes: Mapping[str, tuple[int, ...]], problem: Problem, xp) -> dict:
     """Return arrays that kernels fill, by name; counters of blocks start, and end, as zeros."""
     return {
-        name: (xp.zeros if name == "arrivals" else xp.empty)(shape, problem.dtype_of(name))
+        name: (xp.zeros if name in COUNTERS else xp.empty)(shape, problem.dtype_of(name))
         for name, shape in shapes.items()
     }
 
@@ -121,6 +121,11 @@ class Call:
     def tolerance(self) -> float:
         """The relative error to float64 that the steps are allowed with inputs of this dtype."""
         return max(launch.step.tolerance(self.problem.dtype) for launch in self.launches)
+
+    @property
+    def takes_addresses(self) -> bool:
+        """Whether the launches can be made on the arrays' addresses in their place."""
+        return not any(launch.step.maps or launch.heads for launch in self.launches)
 
     def run(self) -> dict[str, object]:
         """Launch the kernels and return the arrays. The first run checks every launch."""
@@ -188,7 +193,8 @@ def call_steps(
     made = {"out": problem.shape("out"), "s": heads.shape("s")}
     for step in steps:
         if step.scratch:
-            made |= step.scratch(step.launch(problem, options, current_device(backend)))
+            geometry = step.launch(problem, options, current_device(backend))
+            made |= step.scratch(geometry, problem)
     scratch = {n: shape for n, shape in made.items() if n in used and n not in arrays}
     call = Call(problem, float(scale), backend, (), dict(arrays), scratch)
     call._add_scratch(call.arrays)

@@ -96,7 +96,8 @@ MATRIX_TILES = {
 
 def decode_bytes(c: Mapping[str, int]) -> int:
     """Dynamic shared memory of 23 in bytes: K and V of 16 keys, for each warp and stage."""
-    return c["WARPS"] * c["STAGES"] * 32 * ceil_div(c["D"], 64) * 128
+    row = 2 * c["D"] + 16 if c["BULK"] else 128 * ceil_div(c["D"], 64)
+    return c["WARPS"] * c["STAGES"] * 32 * row
 
 
 # Of 23: 128 KB or more on their way on a multiprocessor, where RESIDENT blocks fit.
@@ -108,12 +109,19 @@ DECODE_TILES = MatrixTiles(
 )
 DECODE_ROWS = 16  # queries a head of k and v up to which "auto" takes 23: rows of one product
 DECODE_KEYS = 256  # and keys from which on
+BULK_KEYS = 128  # columns past which copies of whole keys pay
+
+
+def decode_tiles(d: int, device: Device) -> list[Constants]:
+    """Constants of 23 for a head dim that fit a device, those that are fastest on an H200 first."""
+    bulk = {"BULK": int(device.capability >= (9, 0) and d > BULK_KEYS)}
+    tiles = [c | bulk for c in DECODE_TILES.of(d)]
+    return [c for c in tiles if decode_bytes(c) <= device.shared_bytes]
 
 
 def decode_config(problem: Problem, device: Device) -> Constants:
     """Constants of 23: as many blocks as run at once; one fits each GPU that has its products."""
-    fit = [c for c in DECODE_TILES.of(problem.d) if decode_bytes(c) <= device.shared_bytes]
-    c = (fit or DECODE_TILES.of(problem.d))[0]  # the fastest on an H200 comes first
+    c = decode_tiles(problem.d, device)[0]
     fitting = (device.shared_bytes + 1024) // (decode_bytes(c) + 1024)
     resident = max(1, min(c["RESIDENT"], fitting))
     how = {"BFLOAT16": int(problem.dtype == "bfloat16"), "RESIDENT": resident}
@@ -125,7 +133,7 @@ def decode_pays(problem: Problem, device: Device) -> bool:
     if problem.page or problem.ragged or problem.heads_last:
         return True
     few = problem.rows_a_head <= DECODE_ROWS and problem.m >= DECODE_KEYS and not problem.biased
-    return few and decode_bytes(DECODE_TILES.of(problem.d)[-1]) <= device.shared_bytes
+    return few and bool(decode_tiles(problem.d, device))
 
 
 def matrix_candidates(entry: str, problem: Problem, device: Device) -> list[Constants]:

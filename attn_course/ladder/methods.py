@@ -10,7 +10,7 @@ when the last look is LOOK_AGAIN_S old, so an edited kernel is seen after at mos
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
 from time import monotonic
@@ -187,7 +187,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         The form is all that the checks and launches depend on but addresses; None: a request
         that is not kept, since something is wrong with it. form_of: of an array.
         """
-        form_of = form_of or _array_form
+        form_of = form_of or array_form
         try:
             form = (
                 self.backend,
@@ -209,11 +209,13 @@ class Request(msgspec.Struct, frozen=True, eq=False):
             return None, None  # the checks say what is wrong
 
 
-def _array_form(array) -> tuple:
+def array_form(array) -> tuple:
+    """What launches depend on of an array."""
     return type(array), array.shape, array.dtype, array.flags.c_contiguous
 
 
-def _tensor_form(tensor) -> tuple:
+def tensor_form(tensor) -> tuple:
+    """The same of a tensor of PyTorch."""
     form = type(tensor), tensor.shape, tensor.dtype, tensor.device
     return (*form, tensor.is_contiguous(), tensor.requires_grad)
 
@@ -279,12 +281,15 @@ def attention(
     )
     if exchange is not None:
         return _of_foreign(exchange, request)
-    arrays = _called(request).arrays
+    arrays = run_request(request).arrays
     return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]
 
 
-def _called(request: Request) -> Call:
-    """The call of a request, which has run."""
+def run_request(request: Request) -> Call:
+    """Run the call of a request, with the launches of an earlier one of its form; return it.
+
+    request: a Request, or another with its `cached()`, `arrays()` and `call()`.
+    """
     cached, form = request.cached()
     if cached is not None and cached.is_current():
         call = cached.on(request.arrays(cached.xp, check_overlap))
@@ -293,29 +298,28 @@ def _called(request: Request) -> Call:
     call = request.call()
     call.run()
     if form is not None:
-        _keep(form, CachedCall(call))
+        keep_call(form, CachedCall(call))
     return call
 
 
 def _of_foreign(exchange: Interchange, request: Request):
     """attention() on arrays of another library. Kernels on a GPU get addresses of known tensors."""
     with exchange.on_stream():
-        cached, form = request.cached(_tensor_form) if request.out is None else (None, None)
+        cached, form = request.cached(tensor_form) if request.out is None else (None, None)
         if cached is not None and cached.is_current():
             return _on_addresses(cached, request)
         names = (*_INPUTS, "out")
         taken = {name: exchange.take(name, getattr(request, name)) for name in names}
-        call = _called(msgspec.structs.replace(request, **taken))
-        by_address = all(not (one.step.maps or one.heads) for one in call.launches)
-        if form is not None and by_address and _is_plain(request):
-            _keep(form, CachedCall(call))
+        call = run_request(msgspec.structs.replace(request, **taken))
+        given = [getattr(request, name) for name in _INPUTS]
+        if form is not None and call.takes_addresses and are_plain(given):
+            keep_call(form, CachedCall(call))
         found = call.arrays["out"], call.arrays.get("lse")
         return exchange.give(found if request.return_lse else found[0])
 
 
-def _is_plain(request: Request) -> bool:
-    """Whether all arrays are tensors on a GPU that need no check of their gradient."""
-    given = [getattr(request, name) for name in _INPUTS]
+def are_plain(given: Iterable) -> bool:
+    """Whether all arrays but None are tensors on a GPU that need no check of their gradient."""
     return all(one.is_cuda and not one.requires_grad for one in given if one is not None)
 
 
@@ -484,7 +488,13 @@ class CachedCall:
 _cached: dict[tuple, CachedCall] = {}
 
 
-def _keep(form: tuple, call: CachedCall) -> None:
+def kept_call(form: tuple) -> CachedCall | None:
+    """Return the kept call of requests of a form."""
+    return _cached.get(form)
+
+
+def keep_call(form: tuple, call: CachedCall) -> None:
+    """Keep a call for requests of a form."""
     while len(_cached) >= MOST_CACHED:
         _cached.pop(next(iter(_cached)), None)  # the oldest
     _cached[form] = call

@@ -12,6 +12,7 @@ from attn_course.reference.dtypes import DTYPES
 MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65535
 ROW_KEYS = 12000  # keys whose scores fit into 48 KB of shared memory beside a few floats
+COUNTERS = ("arrivals", "turns")  # buffers in which blocks count
 LARGEST_D = 256  # head dim of the flash kernels: a thread holds ROWS * D / 8 outputs in registers
 
 
@@ -59,7 +60,7 @@ class Problem:
 
     def dtype_of(self, buffer: str) -> np.dtype:
         """Dtype of a buffer by its name in the kernels: scores, weights and lse are float32."""
-        if buffer == "arrivals":
+        if buffer in COUNTERS:
             return np.dtype(np.uint32)
         return DTYPES[self.dtype if buffer in ("q", "k", "v", "out") else "float32"]
 

@@ -36,7 +36,7 @@ __all__ = [
 LONG_ROW = 1024  # from this many keys on, a block shares a row of the softmax, not a warp
 
 GeometryRule = Callable[[str, Problem, Mapping[str, int]], Geometry]
-ScratchRule = Callable[[Geometry], Mapping[str, tuple[int, ...]]]
+ScratchRule = Callable[[Geometry, Problem], Mapping[str, tuple[int, ...]]]
 Tuning = Callable[[Problem, Device], Mapping[str, int]]
 
 
@@ -59,7 +59,7 @@ class Step:
         maps: buffers that the kernel takes as tensor maps, in boxes of 64 columns: name -> rows of
             a box, or the constant that says how many.
         flags: compiler options that the file needs.
-        scratch: geometry -> shapes of buffers that only the step uses, by name.
+        scratch: (geometry, problem) -> shapes of buffers that only the step uses, by name.
         place: another file that is launched as this step's is: a broken kernel, a clean twin.
         text: what is compiled in place of the file; headers are those beside the file.
     """
@@ -277,7 +277,7 @@ def _decode(entry, problem, constants):
     return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1), decode_bytes(constants))
 
 
-def _decode_scratch(geometry):
+def _decode_scratch(geometry, _):
     blocks = geometry.grid[0] * geometry.grid[1]
     parts = (blocks, 2, 16, geometry.constants["D"] + 8)
     return {"parts": parts, "arrivals": (blocks,)}

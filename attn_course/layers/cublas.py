@@ -19,6 +19,7 @@ from kernelscope import BackendError, capture_graph
 
 FLOAT32 = 0  # CUDA_R_32F
 COMPUTE = {"fp32": 68, "tf32": 77}  # CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32
+TRANSPOSE = (3, 4)  # CUBLASLT_MATMUL_DESC_TRANSA, TRANSB: of the first and the second matrix
 EPILOGUE, BIAS_POINTER = 7, 8  # CUBLASLT_MATMUL_DESC_*
 ADD_BIAS = 4  # CUBLASLT_EPILOGUE_BIAS
 MOST_WORKSPACE, ALIGNMENT_OF_A = 1, 5  # CUBLASLT_MATMUL_PREF_*; B, C and D follow A
@@ -102,7 +103,8 @@ class Product:
     """out = a b + residual + bias on a GPU, on fixed arrays; ``run()`` launches it.
 
     Args:
-        a: (m, k).  b: (k, n).  out: (m, n) CuPy arrays of float32, C-contiguous.
+        a: (m, k).  b: (k, n).  out: (m, n) CuPy arrays of float32, C-contiguous; a and b may be
+            transposes of such arrays.
         bias: (n,) or None.  residual: (m, n) or None; may be
             out, then filled after this call, which times products into out.
         compute: "fp32", or "tf32": factors are rounded to 11 bits.
@@ -123,7 +125,12 @@ class Product:
             _set("cublasLtMatmulDescSetAttribute", self._how, EPILOGUE, c_int(ADD_BIAS))
             _set("cublasLtMatmulDescSetAttribute", self._how, BIAS_POINTER, _pointer(bias))
         # To cuBLAS, which reads column-major, these arrays are their transposes: out^T = b^T a^T.
-        self._layouts = first, second, third = _layout(n, k), _layout(k, m), _layout(n, m)
+        turned = tuple(not array.flags.c_contiguous for array in (b, a))
+        for attribute, turn in zip(TRANSPOSE, turned, strict=True):
+            _set("cublasLtMatmulDescSetAttribute", self._how, attribute, c_int(turn))
+        first = _layout(*((k, n) if turned[0] else (n, k)))
+        second = _layout(*((m, k) if turned[1] else (k, m)))
+        self._layouts = first, second, third = first, second, _layout(n, m)
         added, beta = (out, 0.0) if residual is None else (residual, 1.0)
         self._problem = handle, self._how, first, second, third, third
         self._arguments = (
@@ -134,7 +141,7 @@ class Product:
         self._workspace = _pointer(workspace), c_size_t(workspace.nbytes)
         alignments = [_aligned(array) for array in (b, a, added, out)]
         of_bias = 0 if bias is None else _aligned(bias)
-        key = (handle.value, m, k, n, compute, residual is None, of_bias, *alignments)
+        key = (handle.value, m, k, n, *turned, compute, residual is None, of_bias, *alignments)
         if key not in _fastest:
             _fastest[key] = self._search(alignments)
         self._algorithm = _fastest[key]

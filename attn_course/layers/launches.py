@@ -7,9 +7,10 @@ import numpy as np
 from kernelscope import array_module, capture_graph, resolve_backend
 from kernelscope.module import takes_foreign
 
+from attn_course.backward.methods import BackwardRequest, gradients
 from attn_course.ladder.call import StepLaunch, step_launch
 from attn_course.ladder.headers import checked_options
-from attn_course.ladder.methods import Request
+from attn_course.ladder.methods import AUTO, Request
 from attn_course.ladder.steps import Step
 
 from .products import WeightMatrix, numpy_product
@@ -59,26 +60,36 @@ class Launches:
         self.launches.append(launch)
         self.calls.append((launch.geometry.entry, partial(launch.run, given)))
 
-    def multiply(self, rows, matrix: WeightMatrix, out, *, bias=None, residual=None) -> None:
-        """Append out = rows times a matrix + bias + residual.
+    def multiply(self, a, b, out, *, bias=None, residual=None) -> None:
+        """Append out = a b + bias + residual.
 
-        rows: (m, parts*k).  out, residual: (m, n); may be the same array.  bias: (n,).
+        a: (m, parts*k).  b: a WeightMatrix, or an array (k, n) for a product in float32. Arrays are
+        C-contiguous, or transposes of such.  out, residual: (m, n); may be the same.  bias: (n,).
         """
+        compute = b.compute if isinstance(b, WeightMatrix) else "fp32"
+        b = b.data if isinstance(b, WeightMatrix) else b
         if self.backend == "gpu":
             from .cublas import WORKSPACE, Product
 
-            how = {"bias": bias, "residual": residual}
-            how["compute"] = "fp32" if matrix.precision == "fp32" else "tf32"
+            how = {"bias": bias, "residual": residual, "compute": compute}
             how["workspace"] = self.buffer("workspace", WORKSPACE // 4)
-            run = Product(rows, matrix.data, out, **how).run
+            run = Product(a, b, out, **how).run
         else:
-            run = partial(numpy_product, rows, matrix, out, bias, residual)
+            run = partial(numpy_product, a, b, out, bias, residual)
         self.calls.append(("product", run))
 
-    def attention(self, q, k, v, out, *, method, causal=False, bias=None) -> None:
-        """Append a call of attention(), by the kernels of a method."""
-        call = Request(q, k, v, method, causal, None, self.backend, bias, False, out).call()
+    def attention(self, q, k, v, out, *, method, causal=False, bias=None, return_lse=False):
+        """Append a call of attention(), by the kernels of a method; return its log-sum-exp."""
+        call = Request(q, k, v, method, causal, None, self.backend, bias, return_lse, out).call()
         self.calls.append((call.method, call.run))
+        return call.arrays.get("lse")
+
+    def attention_backward(self, q, k, v, out, lse, dout, *, causal=False) -> tuple:
+        """Append a call of attention_backward(); return its dq, dk and dv."""
+        given = (q, k, v, out, lse, dout, AUTO, causal, None, self.backend)
+        call = BackwardRequest(*given).call()
+        self.calls.append((call.method, call.run))
+        return gradients(call.arrays)
 
     def run(self) -> None:
         """Run all in order."""

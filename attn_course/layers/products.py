@@ -22,19 +22,27 @@ class WeightMatrix:
     Attributes:
         shape: (k, n).
         parts: how many parts the rows of the left factor have; see kernels/include/quads.cuh.
+        compute: of the product on a GPU, "fp32" or "tf32".
     """
 
     def __init__(self, weights, precision: str = "fp32", backend: str | None = None):
         if precision not in tuple(PRECISIONS):  # what has no hash is refused as well
             raise InputError(f"precision is {precision!r}; choose one of: {', '.join(PRECISIONS)}")
         xp = array_module(backend)
-        self.precision, self.parts = precision, PRECISIONS[precision]
+        self.parts, self.compute = PRECISIONS[precision], "fp32" if precision == "fp32" else "tf32"
         weights = xp.array(weights, dtype=np.float32, order="C")
         self.shape = weights.shape
         if self.parts == 3:
             high = tf32_high(weights)
             weights = xp.concatenate([high, weights - high, high])
         self.data = weights  # (parts*k, n)
+
+    def sum_of_parts(self):
+        """Return the weights as they were given, (k, n) float32."""
+        if self.parts == 1:
+            return self.data
+        high, low, _ = self.data.reshape(3, *self.shape)
+        return high + low
 
 
 def tf32_high(x):
@@ -43,12 +51,12 @@ def tf32_high(x):
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def numpy_product(rows, matrix: WeightMatrix, out, bias=None, residual=None) -> None:
-    """out = rows times the matrix + bias + residual, on the simulator's side.
+def numpy_product(a, b, out, bias=None, residual=None) -> None:
+    """out = a b + bias + residual, on the simulator's side.
 
-    rows: (m, parts*k).  out, residual: (m, n).  bias: (n,).
+    a: (m, k).  b: (k, n).  out, residual: (m, n).  bias: (n,).
     """
-    found = np.matmul(rows, matrix.data, dtype=np.float64).astype(np.float32)
+    found = np.matmul(a, b, dtype=np.float64).astype(np.float32)
     if bias is not None:
         found += bias
     if residual is not None:

@@ -1,19 +1,23 @@
 """The kernels of the layers: how each is launched, and which constants suit a width."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelscope.errors import InputError
 
-from attn_course.ladder.problem import Device, Geometry, ceil_div
+from attn_course.ladder.problem import MAX_GRID_YZ, Device, Geometry, ceil_div
 from attn_course.ladder.steps import Step
 
 WIDEST = 16384  # columns of a row that 32 warps hold, four groups of four a thread
 # Groups of four columns a thread, up to a width; of 1 to 8, the fastest on an H200.
 QUADS = {1024: 2, WIDEST: 4}
 LANES = 128  # threads along the columns
-# The largest constants of kernels 16 and 17: larger ones compile for minutes, or not at all.
-MOST = {"ROWS": 32, "WARPS": 32, "VECTORS": 16}
+NARROW = 128  # columns of a row up to which 8 lanes share it, and a warp has four rows in flight
+# The largest constants of kernels 16, 17 and 26 to 28: larger ones compile for minutes, or not at
+# all.
+MOST = {"ROWS": 32, "WARPS": 32, "VECTORS": 16, "LANES": 1024, "GROUPS": 32, "RESIDENT": 32}
+MOST |= {"BLOCKS": 2**20, "SPAN": 2**30, "ADDED": 1}
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ def _quads(problem: Rows) -> int:
 def _hold_a_row(problem: Rows, device: Device) -> dict[str, int]:
     """Constants of kernel 16 for a width."""
     quads = _quads(problem)
+    if problem.width <= NARROW:
+        return {"LANES": 8, "VECTORS": ceil_div(quads, 8)}
     most = next((most for width, most in QUADS.items() if problem.width <= width), 4)
     warps = min(32, ceil_div(quads, 32 * most))
     if warps == 1:
@@ -43,90 +49,137 @@ def _hold_a_row(problem: Rows, device: Device) -> dict[str, int]:
     return {"WARPS": warps, "VECTORS": min(most, ceil_div(quads, 32 * warps))}
 
 
+def _hold_a_row_and_its_gradient(problem: Rows, device: Device) -> dict[str, int]:
+    """Constants of kernel 26 for a width: 8 warps a block, and more only for a longer row."""
+    quads = _quads(problem)
+    vectors = min(4, ceil_div(quads, 32))
+    warps = min(32, ceil_div(quads, 32 * vectors))
+    blocks = 2 * device.sm_count  # as many as there are registers for
+    return {"WARPS": warps, "ROWS": max(1, 8 // warps), "VECTORS": vectors, "BLOCKS": blocks}
+
+
+def _lanes_of_a_row(problem: Rows, device: Device) -> dict[str, int]:
+    """Constants of kernel 27 for a width: 512 threads a block."""
+    lanes = min(LANES, 32 * ceil_div(_quads(problem), 32))
+    resident = 3
+    blocks = resident * device.sm_count
+    return {"LANES": lanes, "ROWS": 512 // lanes, "RESIDENT": resident, "BLOCKS": blocks}
+
+
 def _check_constants(entry: str, constants: Mapping[str, int]) -> None:
     """Refuse constants for which the kernel is not made."""
     for name, value in constants.items():
-        if not 1 <= value <= MOST[name]:
-            raise InputError(f"{entry}: {name} is {value}; it can be 1 to {MOST[name]}")
+        least = int(name != "ADDED")
+        if not least <= value <= MOST[name]:
+            raise InputError(f"{entry}: {name} is {value}; it can be {least} to {MOST[name]}")
 
 
 def _warp_or_block(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
     _check_constants(entry, constants)
-    if _quads(problem) <= 32 * constants["VECTORS"]:
-        rows = constants["ROWS"]
-        return Geometry(entry, (ceil_div(problem.rows, rows), 1, 1), (32, rows, 1))
+    lanes, warps = constants["LANES"], constants["ROWS"]
+    if 32 % lanes:
+        raise InputError(f"{entry}: LANES is {lanes}; it can be 1, 2, 4, 8, 16 or 32")
+    if _quads(problem) <= lanes * constants["VECTORS"]:
+        return Geometry(entry, (ceil_div(problem.rows, warps * 32 // lanes), 1, 1), (32, warps, 1))
+    _check_row("layernorm_block", problem, constants)
+    return Geometry("layernorm_block", (problem.rows, 1, 1), (32, constants["WARPS"], 1))
+
+
+def _check_row(entry: str, problem: Rows, constants: Mapping[str, int]) -> None:
+    """Refuse a row that the warps of a block do not hold."""
     widest = 128 * constants["VECTORS"] * constants["WARPS"]
     if problem.width > widest:
         held = f"with VECTORS={constants['VECTORS']} and WARPS={constants['WARPS']} holds {widest}"
         remedy = "leave these options out, or make one of them larger"
         if problem.width > WIDEST:
             held = f"holds {WIDEST} at most"
-            remedy = "attn_course.reference.layer_norm computes it in float64"
-        raise InputError(f"a row has {problem.width} numbers, and layernorm_block {held}: {remedy}")
-    return Geometry("layernorm_block", (problem.rows, 1, 1), (32, constants["WARPS"], 1))
+            remedy = "attn_course.reference computes it in float64"
+        raise InputError(f"a row has {problem.width} numbers, and {entry} {held}: {remedy}")
 
 
 def _quads_of_rows(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
     _check_constants(entry, constants)
     lanes = min(LANES, 32 * ceil_div(_quads(problem), 32))
     groups = LANES // lanes
-    grid = (ceil_div(problem.rows, constants["ROWS"] * groups), ceil_div(_quads(problem), lanes), 1)
-    return Geometry(entry, grid, (lanes, groups, 1))
+    tall = min(MAX_GRID_YZ, ceil_div(problem.rows, constants["ROWS"] * groups))
+    return Geometry(entry, (ceil_div(_quads(problem), lanes), tall, 1), (lanes, groups, 1))
+
+
+def _rows_in_turn(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
+    """Blocks that take ROWS rows after ROWS rows, of all columns or of some."""
+    _check_constants(entry, constants)
+    rows, lanes = constants["ROWS"], constants.get("LANES")
+    columns = 1 if lanes is None else ceil_div(_quads(problem), lanes)
+    lanes = lanes or 32 * constants["WARPS"]
+    if lanes * rows > 1024:
+        raise InputError(f"{entry}: {rows} rows of {lanes} threads are more than 1024: lower ROWS")
+    if "WARPS" in constants:
+        _check_row(entry, problem, constants)
+    blocks = max(1, constants["BLOCKS"] // columns)
+    grid = (min(blocks, ceil_div(problem.rows, rows)), columns, 1)
+    return Geometry(entry, grid, (lanes, rows, 1))
+
+
+def _spans_of_columns(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
+    _check_constants(entry, constants)
+    grid = (ceil_div(problem.rows, constants["SPAN"]), ceil_div(problem.width, 32), 1)
+    return Geometry(entry, grid, (32, constants["GROUPS"], 1))
 
 
 def _block_a_token(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
     return Geometry(entry, (problem.rows, 1, 1), (constants["THREADS"], 1, 1))
 
 
-def _step(number, file, entry, computes, arguments, writes, geometry, tune=None) -> Step:
+def _step(kernel: str, computes: str, geometry, tune=None) -> Step:
+    """A kernel from "file: entry(arguments) -> writes", names separated by blanks."""
+    file, entry, arguments, writes = re.fullmatch(r"(\w+): (\w+)\((.*)\) -> (.*)", kernel).groups()
     names = tuple(arguments.split()), tuple(writes.split())
-    return Step(number, file, entry, computes, *names, geometry, tune)
+    return Step(int(file[:2]), file, entry, computes, *names, geometry, tune)
 
 
 LAYER_NORM = _step(
-    16,
-    "16_layernorm",
-    "layernorm_warp",
+    "16_layernorm: layernorm_warp(x residual bias gamma beta sum y rows d parts eps) -> y sum",
     "y = layer_norm(x + residual + bias)",
-    "x residual bias gamma beta sum y rows d parts eps",
-    "y sum",
     _warp_or_block,
     _hold_a_row,
 )
 BIAS_GELU = _step(
-    17,
-    "17_bias_gelu",
-    "bias_gelu",
+    "17_bias_gelu: bias_gelu(x bias out rows width approximate parts) -> out",
     "out = gelu(x + bias)",
-    "x bias out rows width approximate parts",
-    "out",
     _quads_of_rows,
 )
 BIAS_ADD = _step(
-    17,
-    "17_bias_gelu",
-    "bias_add",
+    "17_bias_gelu: bias_add(x residual bias out rows width parts) -> out",
     "out = x + residual + bias",
-    "x residual bias out rows width parts",
-    "out",
     _quads_of_rows,
 )
 SPLIT_HEADS = _step(
-    22,
-    "22_heads",
-    "split_heads",
+    "22_heads: split_heads(qkv bias token q k v n heads d) -> q k v",
     "q, k, v = heads of qkv + bias",
-    "qkv bias token q k v n heads d",
-    "q k v",
     _block_a_token,
 )
 MERGE_HEADS = _step(
-    22,
-    "22_heads",
-    "merge_heads",
+    "22_heads: merge_heads(q k v token out n heads d parts) -> out",
     "out = heads side by side",
-    "x token out n heads d parts",
-    "out",
     _block_a_token,
 )
-LAYERS = (LAYER_NORM, BIAS_GELU, BIAS_ADD, SPLIT_HEADS, MERGE_HEADS)
+LAYER_NORM_BACKWARD = _step(
+    "26_layernorm_backward: layernorm_backward(x gamma dout dsum dx sums rows d eps) -> dx sums",
+    "dx, dgamma, dbeta of layer_norm(x)",
+    _rows_in_turn,
+    _hold_a_row_and_its_gradient,
+)
+BIAS_GELU_BACKWARD = _step(
+    "27_bias_gelu_backward: "
+    "bias_gelu_backward(x bias dout dx out sums rows width approximate) -> dx out sums",
+    "dx, dbias of out = gelu(x + bias)",
+    _rows_in_turn,
+    _lanes_of_a_row,
+)
+COLUMN_SUMS = _step(
+    "28_column_sums: column_sums(x out rows width) -> out",
+    "out = sums over SPAN rows of x",
+    _spans_of_columns,
+)
+FORWARD = (LAYER_NORM, BIAS_GELU, BIAS_ADD, SPLIT_HEADS, MERGE_HEADS)
+LAYERS = (*FORWARD, LAYER_NORM_BACKWARD, BIAS_GELU_BACKWARD, COLUMN_SUMS)

@@ -1,5 +1,6 @@
 """A pre-norm transformer block: x + attention(norm(x)), then y + mlp(norm(y))."""
 
+from collections import namedtuple
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from kernelscope.module import takes_foreign
 from attn_course.ladder.checks import check_floats
 from attn_course.ladder.methods import AUTO, METHODS, UnsupportedDtype, dtypes_of
 
+from .gradients import add_layer_norm_backward, add_linear_backward, add_mlp_backward
 from .launches import Launches, LayerPlan
 from .operations import (
     add_layer_norm,
@@ -18,6 +20,7 @@ from .operations import (
     check_approximate,
     check_eps,
     check_integer,
+    check_like,
     check_matrix,
     check_vector,
 )
@@ -41,6 +44,12 @@ class Grouping(NamedTuple):
     n: int
     token: object = None
     bias: object = None
+
+
+# What TransformerBlock.forward() keeps for backward(): x (B, L, E); total (B*L, E), the input of
+# the second norm; q, k, v, out (B, heads, L, d) and lse (B, heads, L) of attention(); hidden
+# (B*L, F), the first product of the MLP. The rest is computed again.
+Saved = namedtuple("Saved", "x total q k v out lse hidden")
 
 
 class TransformerBlock:
@@ -87,6 +96,7 @@ class TransformerBlock:
         self.method = _float32_method(method)
         self.approximate = check_approximate(approximate)
         host = _checked(weights)
+        self.names = tuple(host)
         self.width, self.hidden_width = host["w_1"].shape
         if heads < 1 or self.width % heads:
             raise InputError(f"a width of {self.width} does not divide into {heads} heads")
@@ -118,16 +128,108 @@ class TransformerBlock:
     @takes_foreign
     def __call__(self, x):
         """Return the block of x: (B, L, E) float32, an array of the backend or as attention()'s."""
-        launches, out = self._launches(x)
+        launches, out, _ = self._launches(x)
         launches.run()
         return out
 
     @takes_foreign
     def plan(self, x) -> LayerPlan:
         """Prepare the block on x: fill x in place, then ``plan()`` returns ``plan.out``."""
-        return LayerPlan(*self._launches(x))
+        return LayerPlan(*self._launches(x)[:2])
 
-    def _launches(self, x):
+    def forward(self, x):
+        """Return the block of x, as a call does, and a Saved for backward(); x must not change."""
+        out, *kept = self._forward(x)
+        return out, Saved(*kept)
+
+    @takes_foreign
+    def _forward(self, x):
+        launches, out, saved = self._launches(x, return_lse=True)
+        launches.run()
+        return (out, *saved)
+
+    def backward(self, saved: Saved, dout):
+        """Return the gradients of sum(dout * forward(x)), by attention_backward()'s "auto".
+
+        Args:
+            saved: what forward() returned.  dout: (B, L, E) float32, the gradient of its output.
+
+        Returns:
+            dx (B, L, E), and a dict with the gradient of each weight that the block was made of;
+            those of w_q, w_k and w_v are columns of one array. Products are in float32.
+
+        Raises:
+            TypeError, ValueError: as for attention_backward(), of dout.
+        """
+        dx, *arrays = self._backward(dout, *saved)
+        return dx, dict(zip(self.names, arrays, strict=True))
+
+    @takes_foreign
+    def _backward(self, dout, x, total, q, k, v, out, lse, hidden):
+        launches, saved = Launches(self.backend), Saved(x, total, q, k, v, out, lse, hidden)
+        check_like("dout", dout, saved.x, launches.xp)
+        dx = launches.xp.empty_like(dout)
+        found = self._append_backward(launches, saved, dout.reshape(-1, self.width), dx)
+        launches.run()
+        return (dx, *(found[name] for name in self.names))
+
+    def _append_backward(self, launches: Launches, saved: Saved, dout, dx) -> dict:
+        """Append the gradients to launches; return those of the weights by name.
+
+        dout: (rows, E).
+        """
+        shape, empty = dout.shape, launches.xp.empty
+        x, dx = saved.x.reshape(shape), dx.reshape(shape)
+        weights = {name: matrix.sum_of_parts() for name, matrix in self.matrices.items()}
+        found = {}
+        for name, array in weights.items():
+            found[f"w_{name}"] = empty(array.shape, np.float32)
+            found[f"b_{name}"] = empty(array.shape[1], np.float32)
+        norms = empty((2, 2, self.width), np.float32)
+        normed, dnormed, dtotal = (launches.buffer(n, *shape) for n in ("normed", "dnormed", "dy"))
+
+        add_layer_norm(launches, saved.total, normed, self._norm(2))
+        given = (weights["1"], self.vectors["b_1"], weights["2"]), saved.hidden, dout
+        gradients = (dnormed, *(found[name] for name in ("w_1", "b_1", "w_2", "b_2")))
+        add_mlp_backward(launches, normed, *given, gradients, self.approximate)
+        given = (self._norm(2), dnormed, dtotal, norms[1], dout)
+        add_layer_norm_backward(launches, saved.total, *given)
+        dqkv = self._append_attention_backward(launches, saved, weights["o"], dtotal, found)
+        add_layer_norm(launches, x, normed, self._norm(1))
+        given = (normed, weights["qkv"], dqkv, dnormed)
+        add_linear_backward(launches, *given, found["w_qkv"], found["b_qkv"])
+        add_layer_norm_backward(launches, x, self._norm(1), dnormed, dx, norms[0], dtotal)
+
+        for number, norm in zip("12", norms, strict=True):
+            found[f"gamma_{number}"], found[f"beta_{number}"] = norm
+        for kind in "wb":
+            columns = launches.xp.split(found[f"{kind}_qkv"], 3, axis=-1)
+            found |= {f"{kind}_{name}": one for name, one in zip("qkv", columns, strict=True)}
+        return found
+
+    def _append_attention_backward(self, launches: Launches, saved: Saved, w_o, dout, found):
+        """Append the gradients of w_o, b_o and attention(); return that of q, k, v, (rows, 3E)."""
+        extents, (_, heads, n, d) = Rows(*dout.shape), saved.q.shape
+        numbers, none = {"n": n, "heads": heads, "d": d}, dict.fromkeys(("k", "v", "token"))
+        mixed, dmixed = (launches.buffer(name, *dout.shape) for name in ("mixed", "dmixed"))
+        launches.kernel(MERGE_HEADS, extents, {**none, "q": saved.out, "out": mixed}, numbers)
+        add_linear_backward(launches, mixed, w_o, dout, dmixed, found["w_o"], found["b_o"])
+        dheads = launches.buffer("dheads", *saved.q.shape)
+        arrays = {**none, "bias": None, "qkv": dmixed, "q": dheads}
+        launches.kernel(SPLIT_HEADS, extents, arrays, numbers)
+        attended = (saved.q, saved.k, saved.v, saved.out, saved.lse)
+        dq, dk, dv = launches.attention_backward(*attended, dheads, causal=self.causal)
+        dqkv = launches.buffer("dqkv", extents.rows, 3 * extents.width)
+        arrays = {"q": dq, "k": dk, "v": dv, "token": None, "out": dqkv}
+        launches.kernel(MERGE_HEADS, extents, arrays, numbers)
+        return dqkv
+
+    def _norm(self, number: int) -> tuple:
+        """gamma, beta and eps of a norm."""
+        return self.vectors[f"gamma_{number}"], self.vectors[f"beta_{number}"], self.eps
+
+    def _launches(self, x, *, return_lse: bool = False):
+        """The launches of the block of x, its output, and what backward() needs."""
         launches = Launches(self.backend)
         check_floats("x", x, launches.xp)
         if x.ndim != 3 or x.shape[2] != self.width:
@@ -135,36 +237,34 @@ class TransformerBlock:
         grouping = Grouping(x.shape[0], self.heads, x.shape[1])
         out = launches.xp.empty_like(x)
         rows = (-1, self.width)
-        self.append(launches, x.reshape(rows), out.reshape(rows), grouping)
-        return launches, out
+        saved = self.append(launches, x.reshape(rows), out.reshape(rows), grouping, return_lse)
+        return launches, out, saved._replace(x=x)
 
-    def append(self, launches: Launches, x, out, grouping: Grouping) -> None:
-        """Append the block to launches. x, out: (rows, E); may be the same array."""
+    def append(
+        self, launches: Launches, x, out, grouping: Grouping, return_lse: bool = False
+    ) -> Saved:
+        """Append the block to launches; return the arrays that backward() needs.
+
+        x, out: (rows, E); may be the same array.  return_lse: the log-sum-exp is among them.
+        """
         vectors, matrices, parts = self.vectors, self.matrices, self.matrices["qkv"].parts
         rows, width = x.shape
         normed = launches.buffer("normed", rows, parts * width)
-        first = vectors["gamma_1"], vectors["beta_1"], self.eps
-        add_layer_norm(launches, x, normed, *first, parts=parts)
-        mixed = self._attend(launches, normed, grouping)
+        add_layer_norm(launches, x, normed, self._norm(1), parts=parts)
+        mixed, *attended = self._attend(launches, normed, grouping, return_lse)
         branch, total = (launches.buffer(name, rows, width) for name in ("branch", "total"))
         launches.multiply(mixed, matrices["o"], branch)
-        second = vectors["gamma_2"], vectors["beta_2"], self.eps
         how = {"residual": branch, "bias": vectors["b_o"], "total": total, "parts": parts}
-        add_layer_norm(launches, x, normed, *second, **how)
-        add_mlp(
-            launches,
-            normed,
-            matrices["1"],
-            vectors["b_1"],
-            matrices["2"],
-            vectors["b_2"],
-            out,
-            self.approximate,
-            residual=total,
-        )
+        add_layer_norm(launches, x, normed, self._norm(2), **how)
+        mlp = (matrices["1"], vectors["b_1"], matrices["2"], vectors["b_2"])
+        add_mlp(launches, normed, mlp, out, self.approximate, residual=total)
+        return Saved(x, total, *attended, launches.buffer("hidden", rows, self.hidden_width))
 
-    def _attend(self, launches: Launches, normed, grouping: Grouping):
-        """Append q, k, v of rows and their attention; return the heads side by side, in parts."""
+    def _attend(self, launches: Launches, normed, grouping: Grouping, return_lse: bool):
+        """Append q, k, v of rows and their attention.
+
+        Returns the heads side by side, in parts; q, k, v, their attention and its log-sum-exp.
+        """
         rows, width, parts = len(normed), self.width, self.matrices["o"].parts
         d, extents = width // self.heads, Rows(rows, width)
         qkv = launches.buffer("qkv", rows, 3 * width)
@@ -175,11 +275,11 @@ class TransformerBlock:
         numbers = {"n": grouping.n, "heads": self.heads, "d": d}
         launches.kernel(SPLIT_HEADS, extents, {**arrays, "q": q, "k": k, "v": v}, numbers)
         how = {"method": self.method, "causal": self.causal, "bias": grouping.bias}
-        launches.attention(q, k, v, o, **how)
+        lse = launches.attention(q, k, v, o, **how, return_lse=return_lse)
         mixed = launches.buffer("mixed", rows, parts * width)
-        arrays = {"x": o, "token": grouping.token, "out": mixed}
+        arrays = {"q": o, "k": None, "v": None, "token": grouping.token, "out": mixed}
         launches.kernel(MERGE_HEADS, extents, arrays, {**numbers, "parts": parts})
-        return mixed
+        return mixed, q, k, v, o, lse
 
 
 # -- weights ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from kernelscope import array_module, asnumpy
 from kernelscope.errors import UnknownNameError, UserError
-from kernelscope.module import GraphLaunch
+from kernelscope.module import GraphLaunch, in_library
 
 from attn_course.clinic.edits import Edit, edited, kernel_text
 from attn_course.ladder.call import call_steps
@@ -329,7 +329,7 @@ class Baseline(TorchCall):
         if isinstance(peer, str) and peer not in BASELINES:
             raise UnknownNameError(f"no peer {peer!r}; there are: {', '.join(BASELINES)}")
         function, torch = BASELINES.get(peer, peer), torch_module()
-        self.inputs = tuple(_tensor(torch, array) for array in (q, k, v))
+        self.inputs = tuple(in_library(torch, array) for array in (q, k, v))
         rounds = function is eager and q.dtype != DTYPES["float32"]
         relative = TOLERANCES[q.dtype.name] * (EAGER_SLACK if rounds else 1)
         super().__init__(function(*self.inputs, causal), relative, mode)
@@ -370,13 +370,6 @@ def sdpa(q, k, v, causal: bool, backend: str = "") -> Callable:
 
 BASELINES = {name: partial(sdpa, backend=backend) for name, backend in BACKENDS.items()}
 BASELINES[EAGER] = eager
-
-
-def _tensor(torch, array):
-    """A tensor in an array's memory; bfloat16 goes by way of its bits."""
-    if array.dtype == DTYPES["bfloat16"]:
-        return torch.from_dlpack(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_dlpack(array)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ The simulator's speed says nothing about a GPU's: everything here refuses to tim
 
 from __future__ import annotations
 
+import random
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -208,7 +209,7 @@ def contest(
     flush_l2: bool = False,
     clock=None,
 ) -> Contest:
-    """Time candidates in turns on one stream.
+    """Time candidates in turns on one stream, in every turn in another order, the same each time.
 
     Args:
         replays: name -> what to launch, and how many calls it stands for.
@@ -230,8 +231,11 @@ def contest(
     clock = clock or GpuClock(flush_l2)
     samples: dict[str, list[float]] = {name: [] for name in replays}
     before = clocks()
+    order = list(replays.items())
     for turn in range(warmup + iterations):
-        for name, replay in replays.items():
+        # Who goes before heats the chip and fills caches: nobody always follows the same one.
+        random.Random(turn).shuffle(order)
+        for name, replay in order:
             elapsed = clock.time_us(replay.launch) / replay.calls
             if turn >= warmup:
                 samples[name].append(elapsed)

@@ -7,10 +7,13 @@ from .comparison import Comparison, compare, poisoned
 from .dtypes import DTYPES, HALVES, TOLERANCES
 from .float64 import (
     attention,
+    attention_backward,
     attention_scores,
     causal_mask,
     gelu,
+    gelu_backward,
     layer_norm,
+    layer_norm_backward,
     log_sum_exp,
     softmax,
     swin_block,

@@ -96,6 +96,34 @@ def attention(q, k, v, *, causal=False, scale=None, bias=None, return_lse=False)
     return (out, log_sum_exp(scores)) if return_lse else out
 
 
+def attention_backward(q, k, v, dout, *, causal=False, scale=None, bias=None, return_dbias=False):
+    """Gradients of the sum of dout * attention(q, k, v, ...), in float64.
+
+    Args:
+        q, k, v, causal, scale, bias: as for attention().
+        dout: (B, H, n, d_v), the gradient of its output.
+        return_dbias: also return the gradient of the biased scores, (B, H, n, m); that of a bias
+            is its sum over the axes along which the bias was broadcast.
+
+    Returns:
+        dq, dk, dv, like q, k and v.
+    """
+    q, dout = _as_float64("q", q, 4), _as_float64("dout", dout, 4)
+    scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale)
+    p = softmax(attention_scores(q, k, causal=causal, scale=scale, bias=bias))
+    wide_k, wide_v = (_repeat_heads("k", np.asarray(x, np.float64), q.shape[1]) for x in (k, v))
+    dp = dout @ wide_v.swapaxes(-1, -2)
+    ds = p * (dp - (p * dp).sum(axis=-1, keepdims=True))
+
+    def over_groups(gradient):  # (B, H, m, d) -> (B, H_kv, m, d)
+        batch, _, keys, width = gradient.shape
+        return gradient.reshape(batch, np.shape(k)[1], -1, keys, width).sum(axis=2)
+
+    dk, dv = (over_groups(x.swapaxes(-1, -2) @ y) for x, y in ((ds, scale * q), (p, dout)))
+    gradients = scale * (ds @ wide_k), dk, dv
+    return (*gradients, ds) if return_dbias else gradients
+
+
 def layer_norm(x, gamma=None, beta=None, *, eps=1e-5) -> np.ndarray:
     """(x - mean) / sqrt(variance + eps) * gamma + beta over the last axis; biased variance."""
     x = np.asarray(x, dtype=np.float64)
@@ -117,6 +145,36 @@ def gelu(x, *, approximation="erf") -> np.ndarray:
     if approximation == "tanh":
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
     raise ValueError(f"approximation {approximation!r}: choose 'erf' or 'tanh'")
+
+
+def layer_norm_backward(x, gamma, dout, *, eps=1e-5):
+    """Gradients of sum(dout * layer_norm(x, gamma, beta)): dx like x, dgamma and dbeta (d,).
+
+    x, dout: (..., d).  gamma: (d,) or None, ones.
+    """
+    x, dout = np.asarray(x, np.float64), np.asarray(dout, np.float64)
+    centred = x - x.mean(axis=-1, keepdims=True)
+    inverse = 1.0 / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    normed, over = centred * inverse, tuple(range(x.ndim - 1))
+    scaled = dout if gamma is None else dout * np.asarray(gamma, np.float64)
+    along = (scaled * normed).mean(axis=-1, keepdims=True)
+    dx = inverse * (scaled - scaled.mean(axis=-1, keepdims=True) - normed * along)
+    return dx, (dout * normed).sum(axis=over), dout.sum(axis=over)
+
+
+def gelu_backward(x, dout, *, approximation="erf") -> np.ndarray:
+    """dout times the derivative of gelu(x, approximation=...), an array like x."""
+    x = np.asarray(x, dtype=np.float64)
+    if approximation == "erf":
+        density = np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi)
+        slope = 0.5 * (1.0 + _erf(x / math.sqrt(2.0))) + x * density
+    elif approximation == "tanh":
+        factor = math.sqrt(2.0 / math.pi)
+        t = np.tanh(factor * (x + 0.044715 * x**3))
+        slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t**2) * factor * (1.0 + 3 * 0.044715 * x**2)
+    else:
+        raise ValueError(f"approximation {approximation!r}: choose 'erf' or 'tanh'")
+    return slope * np.asarray(dout, dtype=np.float64)
 
 
 def _split_heads(x: np.ndarray, heads: int) -> np.ndarray:

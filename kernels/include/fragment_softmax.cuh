@@ -8,7 +8,6 @@
 #include "online_softmax.cuh"
 
 constexpr float LN2 = 0.6931471805599453f;  // log(x) = log2(x) * LN2
-constexpr float LOWEST = -3.402823466e38f;  // first maximum: finite, for -inf - -inf is NaN
 
 // A lane's scores of 16 rows and 8*tiles keys: s[j][x] is of row `row` + x / 2 * 8 and of key
 // `key` + 8*j + x % 2.
@@ -65,14 +64,23 @@ __device__ __forceinline__ void hide_keys(float (&s)[tiles][4], int row, int key
     }
 }
 
-// The largest of this lane's scores in row half*8 + lane / 4, times factor.
+// The largest of this lane's scores in row half*8 + lane / 4, times factor. Where a bias leaves
+// only huge negative ones, which overflow in log2, all that are finite become -HUGE_SCORE.
 template <int tiles>
-__device__ __forceinline__ float row_top(const float (&s)[tiles][4], int half, float factor)
+__device__ __forceinline__ float row_top(float (&s)[tiles][4], int half, float factor, bool biased)
 {
     float top = fmaxf(s[0][2 * half], s[0][2 * half + 1]);
 #pragma unroll
     for (int j = 1; j < tiles; ++j) {
         top = fmaxf(top, fmaxf(s[j][2 * half], s[j][2 * half + 1]));
+    }
+    if (biased && top < -HUGE_SCORE && top > MINUS_INFINITY) {
+#pragma unroll
+        for (int x = 0; x < 2 * tiles; ++x) {
+            float& score = s[x / 2][2 * half + x % 2];
+            if (score > MINUS_INFINITY) score = -HUGE_SCORE;
+        }
+        top = -HUGE_SCORE;
     }
     return top * factor;
 }

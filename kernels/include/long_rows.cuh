@@ -32,8 +32,9 @@ __device__ __forceinline__ void add_spans(SpanSums<rows, cols>& sums, bool any,
     const float* sum = in_memory(sums);
 #pragma unroll
     for (int i = 0; i < rows; ++i, sum += 4 * cols + 2) {
-        const float shift = row_m[i] == MINUS_INFINITY ? 0.0f : row_m[i] * LOG2E;
-        const float rescale = exp2f(__fmul_rn(sum[4 * cols], LOG2E) - shift);
+        const float factor = log2_factor(row_m[i]);
+        const float shift = __fmul_rn(row_m[i], factor);
+        const float rescale = exp2f(__fmul_rn(sum[4 * cols], factor) - shift);
         row_l[i] += rescale * sum[4 * cols + 1];
 #pragma unroll
         for (int x = 0; x < 4 * cols; ++x) {

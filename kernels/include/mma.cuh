@@ -1,6 +1,6 @@
 // Idea:          One warp instruction multiplies small matrices whose elements are spread over the
 //                registers of its 32 lanes: a fragment is what one lane has of a matrix.
-// Used by:       14_flash_mma.cu, 15_flash_tf32x3.cu, 23_decode.cu
+// Used by:       14_flash_mma.cu, 15_flash_tf32x3.cu, 23_decode.cu, include/fragment_products.cuh
 // Explained in:  11_tensor_cores
 #pragma once
 

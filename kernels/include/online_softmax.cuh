@@ -1,8 +1,8 @@
 // Idea:          Online softmax of register tiles: each tile of keys gives weights under a running
 //                maximum, and a larger maximum rescales what was summed under the old one.
 // Used by:       11_flash_fp32.cu, 12_flash_async.cu, 19_flash_split.cu, 20_rows_split.cu,
-//                include/fragment_softmax.cuh, include/long_rows.cuh, include/parts.cuh,
-//                include/row_softmax.cuh
+//                include/backward_ends.cuh, include/fragment_softmax.cuh, include/long_rows.cuh,
+//                include/parts.cuh, include/row_softmax.cuh
 // Explained in:  08_online_softmax, 09_flash_attention
 #pragma once
 
@@ -10,6 +10,15 @@
 
 #define MINUS_INFINITY __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
 constexpr float LOG2E = 1.4426950408889634f;  // exp(x) = exp2(x * LOG2E): the GPU has exp2 only
+constexpr float LOWEST = -3.402823466e38f;  // first maximum: finite, for -inf - -inf is NaN
+constexpr float HUGE_SCORE = 2.3e38f;       // larger scores times LOG2E overflow
+
+// The factor by which the scores of a row with this maximum become powers of two. Scores next to a
+// huge one are at least 1e31 apart: their weights are 0 and 1 by any factor, and 1 is exact.
+__device__ __forceinline__ float log2_factor(float row_m)
+{
+    return fabsf(row_m) > HUGE_SCORE ? 1.0f : LOG2E;
+}
 
 // Scales scores of one row, adds the bias and hides the keys that the row may not see. This thread
 // has keys key0 + 8*j of the n x m matrix; edge: some of them may be hidden.
@@ -50,14 +59,14 @@ __device__ __forceinline__ float weights(float (&s)[keys], float& row_m, float& 
         top = fmaxf(top, s[j]);
     }
     const float new_m = fmaxf(row_m, warp_max<high, low>(top));
-    // Before the first key new_m is -inf; shifting by it would give inf - inf = NaN.
-    const float shift = new_m == MINUS_INFINITY ? 0.0f : new_m * LOG2E;
-    // __fmul_rn: rounded as the shift was. In one fma the factor of an unchanged maximum is not 1,
-    // and over thousands of tiles the early keys gain or lose weight.
-    const float rescale = exp2f(__fmul_rn(row_m, LOG2E) - shift);
+    const float factor = log2_factor(new_m);
+    // __fmul_rn: both are rounded. In one fma the factor of an unchanged maximum is not 1, and over
+    // thousands of tiles the early keys gain or lose weight.
+    const float shift = __fmul_rn(new_m, factor);
+    const float rescale = exp2f(__fmul_rn(row_m, factor) - shift);
 #pragma unroll
     for (int j = 0; j < keys; ++j) {
-        s[j] = exp2f(s[j] * LOG2E - shift);  // at most 1: cannot overflow
+        s[j] = exp2f(s[j] * factor - shift);  // at most 1: cannot overflow
         sum += s[j];
     }
     row_m = new_m;

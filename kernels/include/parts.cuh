@@ -34,18 +34,17 @@ template <int width, int parts, int distance>
 __device__ __forceinline__ float4 join_parts(const float* first,  // part p at p*distance
                                              int col, float& top, float& total)
 {
-    top = MINUS_INFINITY;
+    top = LOWEST;
     total = 0.0f;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (int p = 0; p < parts; ++p) {
         top = fmaxf(top, first[p * distance + width]);
     }
-    const float shift = top == MINUS_INFINITY ? 0.0f : top;
 #pragma unroll
     for (int p = 0; p < parts; ++p) {
         const float* part = first + p * distance;
-        const float rescale = exp2f((part[width] - shift) * LOG2E);
+        const float rescale = exp2f((part[width] - top) * LOG2E);
         const float4 o4 = load4(part + col);
         total += rescale * part[width + 1];
         sum.x += rescale * o4.x;

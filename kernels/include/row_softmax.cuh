@@ -25,6 +25,12 @@ __device__ __forceinline__ void load_row(float (&s)[part], const float* from,  /
     }
 }
 
+// A bias in log2; finite numbers that overflow there become the same huge one.
+__device__ __forceinline__ float in_log2(float bias)
+{
+    return bias > MINUS_INFINITY ? fmaxf(bias, -HUGE_SCORE) * LOG2E : bias;
+}
+
 // Adds the bias, in log2 like the scores, and hides keys past the first `visible`.
 template <int part>
 __device__ __forceinline__ void mask_row(float (&s)[part],
@@ -34,7 +40,7 @@ __device__ __forceinline__ void mask_row(float (&s)[part],
 #pragma unroll
     for (int i = 0; i < part; ++i) {
         const int key = i ^ 4 * turn;
-        if (bias && key < keys) s[i] += bias[key] * LOG2E;
+        if (bias && key < keys) s[i] += in_log2(bias[key]);
         if (key >= visible) s[i] = MINUS_INFINITY;
     }
 }

@@ -1,6 +1,6 @@
 // Idea:          A block copies rows of a matrix into shared memory, neighbouring threads
 //                neighbouring columns; what is past the matrix becomes zero.
-// Used by:       10_flash_rows.cu, 11_flash_fp32.cu
+// Used by:       10_flash_rows.cu, 11_flash_fp32.cu, 21_backward_rows.cu
 // Explained in:  02_threads_blocks_tiles, 03_memory_traffic
 #pragma once
 

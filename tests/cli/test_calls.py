@@ -2,12 +2,14 @@
 
 import json
 import re
+from itertools import product
 
 import pytest
 
 from attn_course.cli import main
 from attn_course.cli.calls import KINDS, kernel_file
 from attn_devtools.defects import broken_kernels
+from attn_devtools.shares import in_turns
 
 pytestmark = pytest.mark.system
 
@@ -16,6 +18,7 @@ COMMANDS = ("run", "count", "check", "trace")
 NAMES = {
     "naive": ("a method of attention()", (0, 0, 0, 0)),
     "02_scores_tiled": ("a kernel of attention", (0, 0, 0, 0)),
+    "backward_rows": ("a method of attention_backward()", (0, 0, 0, 0)),
     "17_bias_gelu": ("a kernel of the layers", (0, 0, 0, 0)),
     "broken/lost_head_offset": ("a kernel of attention", (1, 1, 1, 1)),
     "missing_first_barrier": (
@@ -43,8 +46,7 @@ def test_each_name_is_of_one_kind():
         assert kind.words == "a kernel of attention", broken.name
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("command", "name"), in_turns([*product(COMMANDS, NAMES)], 2))
 def test_each_command_takes_each_name(capsys, command, name):
     shape = () if name in BROKEN else ("--shape", "1,2,5,3")
     status, record = shown(capsys, command, name, *shape)

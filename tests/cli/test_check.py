@@ -48,6 +48,7 @@ def test_a_kernel_file_is_found_by_its_bare_name(capsys):
         ("16_layernorm", ["16_layernorm"]),
         ("17_bias_gelu", ["17_bias_gelu: bias_gelu", "17_bias_gelu: bias_add"]),
         ("22_heads.cu", ["22_heads: split_heads", "22_heads: merge_heads"]),
+        ("26_layernorm_backward", ["26_layernorm_backward"]),
     ],
 )
 def test_check_a_file_of_the_layers(capsys, file, kernels):

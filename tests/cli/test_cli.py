@@ -15,6 +15,7 @@ from kernelscope.errors import InputError
 import attn_course
 import attn_devtools.site
 from attn_course import reference
+from attn_course.backward import METHODS as BACKWARD_METHODS
 from attn_course.cli import __main__, course, main, run, tour
 from attn_course.cli.arguments import Workload
 from attn_course.ladder.methods import METHODS, dtypes_of, steps_of
@@ -198,7 +199,8 @@ def test_tour(capsys, tmp_path, monkeypatch):
     status, out, _ = call(
         capsys, "tour", "--quick", "--out", str(tmp_path / "figures"), "--json", str(path)
     )
-    steps, backend = len(LADDER) + len(LAYERS) + len(few), resolve_backend()
+    steps = len(LADDER) + len(LAYERS) + len(few) + len(BACKWARD_METHODS)
+    backend = resolve_backend()
     assert status == 0
     last = out.splitlines()[-1]
     assert last == f"tour: {steps} steps, {steps} agree with float64, backend {backend}"
@@ -207,6 +209,7 @@ def test_tour(capsys, tmp_path, monkeypatch):
         *(step.file for step in LADDER),
         *map(layer_name, LAYERS),
         *few,
+        *BACKWARD_METHODS,
     ]
     figures = {figure.name for figure in (tmp_path / "figures").iterdir()}
     assert figures == {"attention_window_0.png", "scores_in_tiles.png", "errors.png"}
@@ -216,6 +219,7 @@ def test_tour_fails_when_a_method_disagrees(capsys, tmp_path, wrong_reference, m
     """With the kernels of the figures and one of all attention; the latter's result disagrees."""
     monkeypatch.setattr(tour, "LADDER", tuple(step(number) for number in (2, 5, 9)))
     monkeypatch.setattr(tour, "LAYERS", ())
+    monkeypatch.setattr(tour, "BACKWARD_METHODS", {})
     monkeypatch.setattr(tour, "METHODS", ("naive", "rows_online"))
     status, out, _ = call(capsys, "tour", "--quick", "--out", str(tmp_path))
     assert status == 1

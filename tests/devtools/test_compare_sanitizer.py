@@ -7,6 +7,8 @@ import pytest
 from kernelscope.compile import with_headers
 
 from attn_course import Counters, observe
+from attn_course.backward import BACKWARD
+from attn_course.backward import METHODS as BACKWARD_METHODS
 from attn_course.clinic import prepare
 from attn_course.ladder.steps import FUSED, LADDER
 from attn_course.layers import LAYERS
@@ -17,6 +19,7 @@ from attn_devtools.defects import WRONG_RESULT, broken_kernels
 from attn_devtools.record import compare_sanitizer as tool
 from attn_devtools.record import sanitizer_runs as runs
 from attn_devtools.record.sanitizer_runs import Job, Report
+from attn_devtools.shares import in_turns
 
 pytestmark = pytest.mark.system
 
@@ -82,7 +85,7 @@ def test_every_kernel_meets_every_tool_once():
     for name in (*runs.broken_subjects(), *runs.clean_subjects()):
         met = {(who, build) for one, who, build in runs_of if one == name}
         assert len(met) == len(runs.TOOLS) * len(runs.BUILDS)
-    assert {step.path.name for step in (*LADDER, *LAYERS)} <= set(runs.clean_subjects())
+    assert {step.path.name for step in (*LADDER, *LAYERS, *BACKWARD)} <= set(runs.clean_subjects())
 
 
 @pytest.mark.parametrize("path", sorted({step.path for step in LAYERS}), ids=lambda path: path.name)
@@ -102,6 +105,12 @@ def test_kernels_of_the_layers_are_silent_and_right(path, monkeypatch):
     monkeypatch.setattr(runs, "layer_case", other_tokens)
     found = tool.simulate(replace(subject, cases=subject.cases[:1]))
     assert "out-of-bounds" in found["kinds"] and found["right"] is False
+
+
+@pytest.mark.parametrize("method", BACKWARD_METHODS)
+def test_methods_of_the_backward_pass_are_silent_and_right(method):
+    subject = runs.clean_subjects()[BACKWARD_METHODS[method].steps[-1].path.name]
+    assert tool.simulate(subject) == {"kinds": {}, "right": True, "messages": []}
 
 
 def test_kernels_that_may_fault_run_alone():
@@ -210,7 +219,7 @@ def test_a_verdict_without_a_reason_is_shown():
     assert "NOT UNDERSTOOD" in tool.reasons([row])
 
 
-@pytest.mark.parametrize("step", FUSED_STEPS, ids=lambda s: s.entry)
+@pytest.mark.parametrize("step", in_turns(FUSED_STEPS, 2), ids=lambda s: s.entry)
 def test_the_cases_reach_what_a_kernel_can_do(step):
     """A bias, which the result needs; and copies past the registers where it has any."""
     (biased,) = (case for case in runs.ATTENTION if case.problem.biased)

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from attn_course.backward import BACKWARD
 from attn_course.ladder.steps import LADDER
 from attn_course.measure.records import RESULTS_FOLDER, caption, is_current, read_record
 from attn_devtools.defects import WRONG_RESULT, broken_kernels
@@ -11,7 +12,9 @@ from attn_devtools.record import compare_sanitizer as tool
 from attn_devtools.record import sanitizer_runs as runs
 
 PATHS = sorted(RESULTS_FOLDER.glob("*/sanitizer.json"))
-NEW = [row.path for row in LADDER] + [one.path for one in broken_kernels()]  # may be younger
+NEW = [row.path for row in (*LADDER, *BACKWARD)] + [
+    one.path for one in broken_kernels()
+]  # may be younger
 EVERY_RUN = {(name, build) for name in runs.TOOLS for build in runs.BUILDS}
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 from kernelscope import RawModule
 
+from attn_course.backward import BACKWARD
 from attn_course.ladder import headers
 from attn_course.ladder.steps import EXPERIMENTS, LADDER
 
@@ -70,7 +71,7 @@ def test_an_order_of_reading_names_every_include():
         assert sorted(named) == sorted(includes), path.name
 
 
-@pytest.mark.parametrize("step", LADDER, ids=lambda step: step.file)
+@pytest.mark.parametrize("step", [*LADDER, *BACKWARD], ids=lambda step: step.file)
 def test_ladder_file_has_its_number(step):
     assert step.file.startswith(f"{step.number:02d}_") and not step.header.outcome
 
@@ -92,7 +93,7 @@ def test_every_experiment_is_a_row():
     assert files == {step.file for step in EXPERIMENTS} and len(files) == len(EXPERIMENTS)
 
 
-@pytest.mark.parametrize("step", [*LADDER, *EXPERIMENTS], ids=lambda step: step.file)
+@pytest.mark.parametrize("step", [*LADDER, *BACKWARD, *EXPERIMENTS], ids=lambda step: step.entry)
 def test_ladder_row_fits_its_file(step):
     kernel = RawModule(path=step.path, backend="simulator").get_function(step.entry)
     assert [parameter.name for parameter in kernel.entry.parameters] == list(step.arguments)

@@ -27,6 +27,7 @@ ROOMS = (
     "folders",
     "reference",
     "ladder",
+    "backward",
     "layers",
     "torch",
     "clinic",
@@ -93,7 +94,7 @@ CONFINED = {
     **dict.fromkeys(("sphinx", "docutils", "pygments"), ("attn_devtools.site",)),
     "ipython_pygments_lexers": ("attn_devtools.site",),
 }
-MOST_LINES = 18_500  # of Python in attn_course
+MOST_LINES = 20_000  # of Python in attn_course
 MOST_FILES = 12  # of a room, its face aside
 MOST_BASES = 2  # classes of ours that one class inherits from
 MOST_KERNEL_LINES = 200  # more where the header's field `Long` gives the reason

@@ -183,21 +183,23 @@ def test_a_page_outside_the_cache_is_reported():
     assert {finding.kind for finding in report.findings} == {"out-of-bounds"}
 
 
-def test_counts():
+@pytest.mark.parametrize("d", [64, 256])
+def test_counts(d):
     """Each byte of K and V is read once, whatever the group; conflicts in no tile."""
-    products = []
+    products, bulk = [], d == 256
     for heads in (2, 16):
-        q, k, v = inputs(BFLOAT16, 1, heads, 2, 1, 512, 64)
+        q, k, v = inputs(BFLOAT16, 1, heads, 2, 1, 512, d)
         with observe(Counters()) as seen:
             attention(q, k, v, "decode", options=("-DBLOCKS=4",))
-        of_cache = 2 * 2 * 512 * 64 * 2
-        others = q.nbytes + 4 * 2 * 16 * 72 * 4 + 4 * 4
+        of_cache = 2 * 2 * 512 * d * 2
+        others = q.nbytes + 4 * 2 * 16 * (d + 8) * 4 + 4 * 4
         assert of_cache < seen.totals["unique_global_bytes_read"] <= of_cache + others
-        assert seen.totals["async_copy_requests"] * 32 * 16 == of_cache
+        assert seen.totals["async_copy_requests"] * 32 * 16 == (0 if bulk else of_cache)
+        assert seen.totals["bulk_copy_requests"] * 2 * d == (of_cache if bulk else 0)
         assert seen.totals["global_atomic_requests"] == 4
         assert seen.totals["shared_load_conflicts"] == seen.totals["shared_store_conflicts"] == 0
         products.append(seen.totals["tensor_instructions"])
-    assert products[0] == products[1] == 2 * 512 // 16 * (2 * 64 // 16 + 2 * 64 // 16)
+    assert products[0] == products[1] == 2 * 512 // 16 * (2 * d // 16 + 2 * d // 16)
 
 
 # -- what is chosen, and what is refused -----------------------------------------------------------
@@ -256,7 +258,7 @@ def test_what_it_does_not_take_is_refused():
 def test_the_fastest_tiles_that_fit_are_taken():
     problem = Problem(64, 1, 4096, 128, 8, 2, dtype="float16")
     warps = [decode_config(problem, device)["WARPS"] for device in (H200, A100)]
-    assert warps == [c["WARPS"] for c in DECODE_TILES.of(128)] == [8, 4]
+    assert warps == [c["WARPS"] for c in DECODE_TILES.of(128)[:2]] == [8, 4]
 
 
 @pytest.mark.parametrize("d", [64, 128])

@@ -39,7 +39,7 @@ def edited(*pairs):
 WIDTHS = [(64, 2), (64, 3), (128, 2), (192, 2), (256, 2)]  # and groups of warps
 
 
-@pytest.mark.parametrize(("width", "causal"), crossed(WIDTHS, [False, True]))
+@pytest.mark.parametrize(("width", "causal"), in_turns(crossed(WIDTHS, [False, True]), 2))
 def test_nothing_is_found_at_any_width(width, causal):
     width, groups = width
     case = Case(Problem(1, 200, 100, width - 8), causal=causal)
@@ -48,7 +48,7 @@ def test_nothing_is_found_at_any_width(width, causal):
     assert found.findings == [] and found.comparison.agrees
 
 
-@pytest.mark.parametrize(("keys", "case"), crossed([64, 128], [GROUPED, SMALL]))
+@pytest.mark.parametrize(("keys", "case"), in_turns(crossed([64, 128], [GROUPED, SMALL]), 2))
 def test_nothing_is_found_with_other_tiles(keys, case):
     found, _ = kinds(case=case, options=(f"-DBC={keys}", "-DBLOCKS=3"))
     assert found.findings == [] and found.comparison.agrees
@@ -62,7 +62,7 @@ def pairs_of(edits):
         yield "\n".join(old), "\n".join(new)
 
 
-@pytest.mark.parametrize("ablation", in_turns(ABLATIONS, 5), ids=lambda one: one["name"])
+@pytest.mark.parametrize("ablation", in_turns(ABLATIONS, 10), ids=lambda one: one["name"])
 def test_nothing_is_found_without_an_idea(ablation):
     text = edited(*pairs_of(ablation.get("edits", "")))
     options = (*ablation.get("options", ()), *TWO_BLOCKS)
@@ -70,7 +70,7 @@ def test_nothing_is_found_without_an_idea(ablation):
     assert found.findings == [] and found.comparison.agrees
 
 
-@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize("stages", in_turns([1, 3], 2))
 def test_nothing_is_found_with_other_numbers_of_tiles(stages):
     line = "constexpr int STAGES = 2;"
     text = edited((line, line.replace("2", str(stages))))
@@ -114,7 +114,7 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", in_turns(list(BROKEN), 3))
+@pytest.mark.parametrize("name", in_turns(list(BROKEN), 6))
 def test_what_is_missing_is_named(name):
     pairs, says = BROKEN[name]
     found, _ = kinds(edited(*pairs), Case(Problem(2, 70, 196, 64)), TWO_BLOCKS)

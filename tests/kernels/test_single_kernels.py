@@ -39,7 +39,7 @@ from attn_course.ladder.tiles import (
 from attn_course.reference.comparison import poisoned
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.agreement import assert_agrees
-from attn_devtools.shares import crossed
+from attn_devtools.shares import crossed, in_turns
 
 pytestmark = pytest.mark.system
 
@@ -205,7 +205,7 @@ def test_scale(method):
         check(method, q, k, v, scale=scale)
 
 
-@pytest.mark.parametrize("method", [*SINGLE, *EXPERIMENT_NAMES])
+@pytest.mark.parametrize("method", in_turns([*SINGLE, *EXPERIMENT_NAMES], 2))
 def test_unaligned_arrays(method, shift=2):
     """d % 4 == 0, but arrays may start anywhere: 16-byte accesses would be misaligned."""
     q, k, v = seeded_qkv((1, 2, 5, 32), kv_length=11, seed=shift)
@@ -259,8 +259,7 @@ def as_options(config):
     return tuple(f"-D{name}={value}" for name, value in config.items())
 
 
-@pytest.mark.parametrize("width", FLASH_TILES)
-@pytest.mark.parametrize("method", TILES)
+@pytest.mark.parametrize(("method", "width"), crossed(list(TILES), list(FLASH_TILES)))
 def test_flash_tiles(method, width):
     """Tiles of the table on shapes that they do not divide. The large ones take seconds to compile
     and differ in numbers only: without a GPU the last one has to do."""

@@ -17,6 +17,7 @@ from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.steps import step
 from attn_course.ladder.warpgroup_tiles import longest_block, wgmma_bytes, wgmma_config, wgmma_pays
 from attn_devtools.agreement import assert_agrees
+from attn_devtools.shares import crossed, in_turns
 
 pytestmark = pytest.mark.system
 
@@ -43,28 +44,26 @@ def check(q, k, v, *, options=(), relative=None, **how):
     assert_agrees(out, expected, relative=relative or RELATIVE[q.dtype], name="out")
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    ("dtype", "shape"),
-    [
-        (BFLOAT16, (1, 2, 2, 196, 196, 64)),
-        (HALF, (1, 1, 1, 1, 1, 8)),
-        (BFLOAT16, (2, 4, 2, 33, 300, 80)),
-        (HALF, (1, 2, 1, 131, 5, 136)),
-        (BFLOAT16, (1, 1, 1, 70, 130, 200)),
-    ],
-    ids=str,
-)
-def test_ragged_tiles_and_grouped_heads(dtype, shape, causal):
+RAGGED = [
+    (BFLOAT16, (1, 2, 2, 196, 196, 64)),
+    (HALF, (1, 1, 1, 1, 1, 8)),
+    (BFLOAT16, (2, 4, 2, 33, 300, 80)),
+    (HALF, (1, 2, 1, 131, 5, 136)),
+    (BFLOAT16, (1, 1, 1, 70, 130, 200)),
+]
+
+
+@pytest.mark.parametrize(("given", "causal"), crossed(RAGGED, [False, True]), ids=str)
+def test_ragged_tiles_and_grouped_heads(given, causal):
+    dtype, shape = given
     check(*inputs(dtype, *shape), causal=causal)
 
 
-def test_two_warpgroups_and_three():
+@pytest.mark.parametrize(("groups", "order"), in_turns([(2, 0), (3, 1), (2, 1), (3, 0)], 2))
+def test_two_warpgroups_and_three(groups, order):
     """Tiles of 64 columns; three warpgroups take rows of which the first two see few keys."""
-    q, k, v = inputs(BFLOAT16, 1, 1, 1, 250, 250, 40)
-    for groups, order in ((2, 0), (2, 1), (3, 0), (3, 1)):
-        chosen = (f"-DGROUPS={groups}", f"-DLONGEST_FIRST={order}", "-DBLOCKS=2")
-        check(q, k, v, causal=True, options=chosen)
+    chosen = (f"-DGROUPS={groups}", f"-DLONGEST_FIRST={order}", "-DBLOCKS=2")
+    check(*inputs(BFLOAT16, 1, 1, 1, 250, 250, 40), causal=True, options=chosen)
 
 
 def test_a_block_takes_tile_after_tile():

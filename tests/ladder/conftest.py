@@ -98,6 +98,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(backend, "gpu_count", lambda: 1)
     monkeypatch.setattr(cupy, "ndarray", Array)
     monkeypatch.setattr(cupy, "empty", Array)
+    monkeypatch.setattr(cupy, "empty_like", lambda array: Array(array.shape, array.dtype))
     monkeypatch.setattr(cupy.cuda, "Device", lambda *_: device)
     monkeypatch.setattr(cupy.cuda, "Stream", lambda non_blocking: FakeStream(log))
     monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lambda: gpu.device)

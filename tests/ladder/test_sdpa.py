@@ -7,7 +7,7 @@ from kernelscope.backend import resolve_backend
 
 torch = pytest.importorskip("torch")
 
-from attn_course.torch import _warned, sdpa  # noqa: E402
+from attn_course.torch import AttentionFunction, _warned, sdpa  # noqa: E402
 
 TOLERANCES = {torch.float32: 1e-6, torch.float16: 2**-11, torch.bfloat16: 2**-8}
 DEVICE = "cuda" if resolve_backend() == "gpu" else "cpu"
@@ -86,10 +86,8 @@ def test_grouped_heads():
 
 
 def test_what_the_kernels_do_not_take_runs_in_pytorch_and_is_said_once():
-    grad = Q.clone().requires_grad_()
     wide, halves = normal(1, 1, 4, 320), normal(1, 1, 4, 320, dtype=torch.bfloat16)
     cases = {
-        "requires grad": ((grad, K, V), {}),
         "no dropout": ((Q, K, V), {"dropout_p": 1.0}),
         "float32, float16 and bfloat16": ((Q.double(), K.double(), V.double()), {}),
         "last two extents": ((Q, K, V[..., :7]), {}),
@@ -105,11 +103,12 @@ def test_what_the_kernels_do_not_take_runs_in_pytorch_and_is_said_once():
             warnings.simplefilter("error")
             sdpa(*tensors, **how)
     check(wide, wide, wide)
-    with pytest.warns(UserWarning, match="requires grad"):
-        sdpa(grad, K, V).sum().backward()
+    grad = wide.clone().requires_grad_()
+    with pytest.warns(UserWarning, match=r"no method of attention_backward\(\) .* head dim 320"):
+        sdpa(grad, wide, wide).sum().backward()
     assert grad.grad is not None
     with torch.no_grad():
-        check(grad, K, V)
+        check(grad, wide, wide)
 
 
 @pytest.mark.filterwarnings("ignore:sdpa runs:UserWarning")
@@ -123,3 +122,69 @@ def test_what_pytorch_refuses_is_refused_by_pytorch():
                 sdpa(*tensors, mask)
         else:  # on a GPU PyTorch takes a mask of one axis
             assert torch.allclose(sdpa(*tensors, mask), expected, atol=1e-5)
+
+
+def check_gradients(query, key, value, mask=None, **how):
+    """Compare the gradients of all float tensors with PyTorch's in float64; a fallback fails."""
+    given = [one for one in (query, key, value, mask) if one is not None]
+    pairs = [(one.clone(), one if one.dtype == torch.bool else one.double()) for one in given]
+    for pair in pairs:
+        for one in pair:
+            one.requires_grad_(one.dtype != torch.bool)
+    ours, wide = zip(*pairs, strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        _warned.clear()
+        found = sdpa(*ours, **how)
+    weights = normal(*found.shape, seed=9)
+    (found * weights).sum().backward()
+    (theirs(*wide, **how) * weights.double()).sum().backward()
+    for one, expected in pairs:
+        if one.dtype != torch.bool:
+            assert one.grad.shape == one.shape
+            error = (one.grad.double() - expected.grad).norm() / expected.grad.norm()
+            assert error < 1e-6, error
+
+
+@pytest.mark.parametrize("m", [9, 13])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_gradients(is_causal, m):
+    check_gradients(Q, K[:, :, :m], V[:, :, :m], is_causal=is_causal, scale=0.3)
+
+
+@pytest.mark.parametrize("shape", [(9, 13), (4, 1, 13), (1, 1, 9, 13), (2, 4, 9, 13)], ids=str)
+def test_gradients_of_masks_that_broadcast(shape):
+    mask = normal(*shape, seed=5)
+    check_gradients(Q, K, V, mask)
+    check_gradients(Q, K, V, mask > -0.5)
+
+
+def test_gradients_of_other_forms():
+    check_gradients(Q, K[:, :2], V[:, :2], enable_gqa=True)
+    check_gradients(Q[:1], K, V)
+    check_gradients(Q[0, 0], K[0, 0], V[0, 0])
+    check_gradients(Q[None, :, None], K[None, :, None], V[None, :, None])
+    check_gradients(*(one[:, :, :9].transpose(1, 2) for one in (Q, K, V)))  # not contiguous
+
+
+def test_only_the_gradients_that_are_asked_for_are_there():
+    key = K.clone().requires_grad_()
+    sdpa(Q, key, V).sum().backward()
+    assert key.grad is not None and Q.grad is None
+    (slope,) = torch.autograd.grad((sdpa(Q, key, V) * key.sum()).sum(), key, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        slope.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:Input #:UserWarning")  # gradcheck would like float64
+@pytest.mark.parametrize(("m", "kv_heads", "causal"), [(3, 2, True), (4, 1, False)])
+def test_gradcheck(m, kv_heads, causal):
+    tensors = [normal(1, 2, 3, 4), *(normal(1, kv_heads, m, 4, seed=s) for s in (1, 2))]
+    tensors.append(normal(2, 3, m, seed=3))
+    for one in tensors:
+        one.requires_grad_()
+
+    def attend(*given):
+        return AttentionFunction.apply(*given, causal, None)
+
+    assert torch.autograd.gradcheck(attend, tensors, eps=1e-2, atol=2e-3, rtol=1e-2)

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from kernelscope.errors import BackendError, InputError, InputTypeError
 
-from attn_course import TransformerBlock, attention, bias_gelu, layer_norm, mlp, reference
+from attn_course import (
+    TransformerBlock,
+    attention,
+    attention_backward,
+    bias_gelu,
+    layer_norm,
+    mlp,
+    reference,
+)
+from attn_course.backward import BACKWARD
 from attn_course.ladder import methods
 from attn_devtools.agreement import assert_agrees
 
@@ -219,6 +228,26 @@ def test_a_warm_call_launches_on_the_addresses_of_tensors(tensors):
     assert all(isinstance(one, int) for one in launched[:6])  # no array was made
     written = tensors.make(*shape)
     assert attention(q, k, v, method="flash_fp32", out=written) is written
+
+
+def test_a_warm_backward_pass_launches_on_the_addresses_of_tensors(tensors):
+    shape, inputs = (1, 2, 64, 64), ("q", "dout", "k", "v", "lse", "dq")
+    for _ in range(3):
+        given = {name: tensors.make(*shape) for name in ("q", "k", "v", "out", "dout")}
+        given["lse"] = tensors.make(*shape[:3])
+        given["dq"], dk, dv = attention_backward(**given)
+        rows, keys = tensors.log[-2].args, tensors.log[-1].args
+        names = BACKWARD[1].arguments
+        for name in inputs:
+            one = rows[names.index(name)]
+            assert (one if isinstance(one, int) else one.data.ptr) == given.pop(name).data_ptr()
+        written = [one if isinstance(one, int) else one.data.ptr for one in keys[7:9]]
+        assert written == [dk.data_ptr(), dv.data_ptr()]
+    assert all(isinstance(one, int) for one in (rows[0], *keys[7:9]))  # no array was made
+    q = tensors.make(*shape)
+    q.requires_grad = True
+    with pytest.raises(InputTypeError, match="q requires grad"):
+        attention_backward(q, q, q, q, tensors.make(*shape[:3]), q)
 
 
 def test_a_tensor_that_requires_grad_is_refused_warm_or_cold(tensors):

@@ -7,6 +7,7 @@ from kernelscope.machine import launch
 from attn_course.ladder.methods import METHODS, attention, dtypes_of
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
+from attn_devtools.shares import crossed
 
 pytestmark = pytest.mark.system
 
@@ -19,16 +20,15 @@ def on_the_simulator(monkeypatch):
     monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_methods_in_random_warp_order(method, monkeypatch):
+@pytest.mark.parametrize(("method", "seed"), crossed(list(METHODS), [1, 2]))
+def test_methods_in_random_warp_order(method, seed, monkeypatch):
     dtype = DTYPES[dtypes_of(method)[0]]
     q, k, v = (array.astype(dtype) for array in seeded_qkv(SHAPE, kv_length=KEYS, seed=4))
     expected = attention(q, k, v, method=method)
-    for seed in (1, 2):
-        monkeypatch.setenv(launch.WARP_ORDER, str(seed))
-        monkeypatch.setattr(launch, "LANES_PER_CHUNK", 512 * seed)
-        out = attention(q, k, v, method=method)
-        if method in ADDS_IN_ANY_ORDER:
-            assert np.allclose(out, expected, rtol=1e-5, atol=1e-6)
-        else:
-            assert np.array_equal(out, expected)
+    monkeypatch.setenv(launch.WARP_ORDER, str(seed))
+    monkeypatch.setattr(launch, "LANES_PER_CHUNK", 512 * seed)
+    out = attention(q, k, v, method=method)
+    if method in ADDS_IN_ANY_ORDER:
+        assert np.allclose(out, expected, rtol=1e-5, atol=1e-6)
+    else:
+        assert np.array_equal(out, expected)

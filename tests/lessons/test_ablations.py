@@ -25,6 +25,7 @@ from attn_course.reference.comparison import compare
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.record import ablation_times, report
+from attn_devtools.shares import in_turns
 
 pytestmark = pytest.mark.system
 
@@ -108,7 +109,7 @@ def test_an_ablation_computes_attention(one):
     assert np.isnan(made.out).all()
 
 
-@pytest.mark.parametrize("one", ABLATIONS, ids=LABELS)
+@pytest.mark.parametrize("one", in_turns(ABLATIONS, 2), ids=lambda one: one.label)
 def test_an_ablation_has_no_race(one):
     q, k, v = seeded_qkv((1, 1, 18, 16), kv_length=40)
     options = TILES[one.kernel][-1]
@@ -283,7 +284,7 @@ def test_the_record_has_no_wrong_variant():
     assert not any(row["wrong"] for row in found["rows"])
 
 
-@pytest.mark.parametrize("one", HOPPER_ABLATIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", in_turns(HOPPER_ABLATIONS, 3), ids=lambda one: one.name)
 def test_an_ablation_of_18_gives_the_same_attention(one):
     q, k, v = (array.astype(DTYPES["bfloat16"]) for array in seeded_qkv((1, 1, 300, 64)))
     made = lesson.variant(one, q, k, v, causal=True, backend="simulator")

@@ -477,7 +477,7 @@ def test_a_record_keeps_the_cases_of_an_earlier_one_that_were_not_run_again():
 
     old = record("c", [case("a", (1,), "equal"), case("b", (1,), "MISSED")], {"a": "1", "b": "1"})
     new = record("d", [case("b", (1,), "equal"), case("b", (2,), "MISSED")], {"b": "2"})
-    found = compare_counters.joined(new, old)
+    found = compare_counters.with_earlier_cases(new, old)
     assert [(one["label"], one.get("run", {}).get("commit")) for one in found["cases"]] == [
         ("a", "c"),
         ("b", None),
@@ -485,8 +485,8 @@ def test_a_record_keeps_the_cases_of_an_earlier_one_that_were_not_run_again():
     ]
     assert found["kernels"] == {"a": "1", "b": "2"} and found["commit"] == "d"
     assert found["missed"] == ["b (2,): x"]
-    with pytest.raises(ValueError, match="takes no cases"):
-        compare_counters.joined(new, old | {"gpu": "B"})
+    with pytest.raises(ValueError, match="takes nothing"):
+        compare_counters.with_earlier_cases(new, old | {"gpu": "B"})
 
 
 def test_the_profile_command_uses_the_constants_of_the_device():

@@ -50,12 +50,24 @@ def test_candidates_take_turns_and_warm_up_turns_do_not_count():
         warmup=2,
         clock=clock,
     )
-    assert clock.order == ["a", "b"] * 5
+    turns = [clock.order[i : i + 2] for i in range(0, 10, 2)]
+    assert all(sorted(turn) == ["a", "b"] for turn in turns)
     assert found.timings["a"].samples_us == (2.0, 2.0, 2.0)  # 40 us for 20 calls
     assert found.timings["b"].samples_us == (9.0, 9.0, 9.0)
     assert found.timings["a"].how == "graph" and found.timings["a"].calls_a_sample == 20
     assert found.ratio("a", "b").value == 4.5
     assert found.clocks == {"before": {}, "after": {}}
+
+
+def test_no_candidate_always_follows_the_same_one():
+    """What runs before heats the chip: one of three would profit from a fixed place."""
+    clock, names = FakeClock(), "abc"
+    replays = {name: (lasting(name, 9.0), 1) for name in names}
+    timing.contest(replays, iterations=40, warmup=0, clock=clock)
+    turns = ["".join(clock.order[i : i + 3]) for i in range(0, 120, 3)]
+    assert len(set(turns)) == 6
+    for first in names:
+        assert 7 <= sum(turn[0] == first for turn in turns) <= 20
 
 
 def test_a_drift_shared_by_both_leaves_the_ratio_alone():

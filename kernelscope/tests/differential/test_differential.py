@@ -63,22 +63,22 @@ def test_a_record_keeps_the_sections_of_an_earlier_one_that_were_not_run_again()
     earlier["sections"] = {name: section(name == "opcodes") for name in ("opcodes", "tma")}
     later = {"gpu": "A", "date": "2", "commit": "d", "differences": [], "all_agree": True}
     later["sections"] = {"tma": section(True)}
-    found = differential.joined(later, earlier)
+    found = differential.with_earlier_sections(later, earlier)
     assert found["all_agree"] and found["commit"] == "d"
     assert found["differences"] == apart[1:]
     assert found["sections"]["opcodes"]["run"] == {"date": "1", "commit": "c"}
     assert "run" not in found["sections"]["tma"]
     earlier["sections"]["opcodes"] = section(False)
-    assert not differential.joined(later, earlier)["all_agree"]
-    with pytest.raises(ValueError, match="takes no sections"):
-        differential.joined(later | {"gpu": "B"}, earlier)
+    assert not differential.with_earlier_sections(later, earlier)["all_agree"]
+    with pytest.raises(ValueError, match="takes nothing"):
+        differential.with_earlier_sections(later | {"gpu": "B"}, earlier)
 
 
 def test_an_earlier_record_of_another_gpu_is_refused_before_anything_runs(tmp_path, monkeypatch):
     path = tmp_path / "earlier.json"
     path.write_text('{"gpu": "B"}')
     monkeypatch.setattr(differential, "compare_machines", None)
-    with pytest.raises(ValueError, match="a record of none takes no sections of B"):
+    with pytest.raises(ValueError, match="a record of none takes nothing of B"):
         differential.main(["--self-test", "--earlier", str(path)])
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kernelscope.errors import SimulatorError, UnsupportedKernel
 from kernelscope.machine.launch import launch
@@ -257,6 +257,7 @@ def changed(draw):
 @pytest.mark.filterwarnings("ignore::kernelscope.errors.ShuffleWarning")
 @settings(max_examples=800, deadline=None, suppress_health_check=list(HealthCheck))
 @given(line=changed())
+@example("st.bulk.shared [%rd3], %r1, 0")  # another size in each thread
 def test_changed_operands_are_refused_or_run(line):
     """Nothing but an error for the user: in the text, in an instruction, or of the machine."""
     try:

@@ -22,6 +22,7 @@ from attn_course.classroom.grading import (
 )
 from attn_course.classroom.grading.confined import sandbox as sandbox_module
 from attn_course.classroom.grading.confined.supervise import Watch, _small
+from attn_devtools.shares import in_turns
 
 pytestmark = pytest.mark.system
 
@@ -155,7 +156,9 @@ def _ended(scandir):
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if isinstance(case.change, Python)], ids=lambda case: case.name
+    "case",
+    in_turns([case for case in CASES if isinstance(case.change, Python)], 3),
+    ids=lambda case: case.name,
 )
 def test_the_python_of_hostile_submissions_is_held(sandbox, case, tmp_path):
     """No submission's Python runs. The sandbox holds it all the same."""

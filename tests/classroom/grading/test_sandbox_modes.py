@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 from kernelscope.landlock import landlock_version
@@ -15,6 +16,7 @@ from kernelscope.landlock import landlock_version
 from attn_course.classroom.grading import MODES
 from attn_course.classroom.grading.confined.supervise import OWN_USERS, REFUSED
 from attn_course.folders import ENGINE, IMPORT_ROOT
+from attn_devtools.shares import in_turns
 
 pytestmark = pytest.mark.system
 
@@ -129,8 +131,10 @@ os.execv(command[0], command)
 """
 
 
-@pytest.mark.parametrize("user", [ROOT, ORDINARY])
-@pytest.mark.parametrize("label", [*MODES, WITHOUT])
+# One commit tests the modes for root, another for an ordinary user.
+@pytest.mark.parametrize(
+    ("label", "user"), in_turns([*product([*MODES, WITHOUT], [ROOT, ORDINARY])], 2)
+)
 def test_the_walls_of_a_mode(label, user, tmp_path, record_property):
     why, told = _probed(label, user, tmp_path)
     record_property("sandbox", [f"{label} ({user})", why])

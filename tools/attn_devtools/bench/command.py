@@ -298,7 +298,7 @@ def absent(record: dict) -> list[str]:
             for name, reason in row.get(why, {}).items():
                 text = "too slow, " + reason.partition(", ")[2] if why == "skipped" else reason
                 # Reasons that differ in a number or in who gives them are one.
-                text = re.sub(r"\d{3,}", "..", text.removeprefix(f"{name}: ").partition(";")[0])
+                text = re.sub(r"\d{4,}", "..", text.removeprefix(f"{name}: ").partition(";")[0])
                 text = text.replace(f"method {name!r} has", "it has").partition(". ")[0]
                 names.setdefault(text, {}).setdefault(name, []).append(row["label"])
     found = []

@@ -16,7 +16,7 @@ from kernelscope.errors import InputError
 from attn_course import reference
 from attn_course.ladder.methods import METHODS, steps_of
 from attn_course.layers import (
-    LAYERS,
+    FORWARD,
     LayerPlan,
     SwinStage,
     TransformerBlock,
@@ -338,7 +338,7 @@ LAYER_SUITES = {
                 LayerRow((1, 56, 56, 96), 384, 3, side=14, blocks=2),
             ),
             lambda row: _swin_problem(row) if row.side else _block_problem(row),
-            tuple({step.file for step in (*LAYERS, *chain.from_iterable(map(steps_of, METHODS)))}),
+            tuple({step.file for step in (*FORWARD, *chain.from_iterable(map(steps_of, METHODS)))}),
         ),
     )
 }

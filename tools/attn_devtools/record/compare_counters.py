@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kernelscope import Counters, RawModule, array_module, observe
 from kernelscope.cli.tables import table as aligned
-from kernelscope.errors import InputError
+from kernelscope.differential.record import run_of
 from kernelscope.watch import is_loop
 
 from attn_course.ladder.problem import ceil_div
@@ -255,15 +255,13 @@ def compare(case, profile: Profile, totals: dict[str, int]) -> dict:
     return {"label": case.label, **describe(case), "counters": rows, "metrics": kept}
 
 
-def joined(record: dict, earlier: dict) -> dict:
+def with_earlier_cases(record: dict, earlier: dict) -> dict:
     """The record with what an earlier one of the same GPU has and this run left out.
 
     Each case that is kept says when, and at which commit, it was run; kernels keep their hashes of
     then. Raises InputError for another GPU.
     """
-    if record["gpu"] != earlier["gpu"]:
-        raise InputError(f"a record of {record['gpu']} takes no cases of {earlier['gpu']}")
-    run = {name: earlier[name] for name in ("date", "commit")}
+    run = run_of(earlier, record["gpu"])
     found = {**record, "kernels": earlier["kernels"] | record["kernels"]}
     for part in ("cases", "probes"):
         known = {place_of(case) for case in record[part]}
@@ -358,7 +356,7 @@ def finish(rows: list[dict], out: Path, earlier: dict | None = None) -> int:
         reasons=REASONS,
     )
     if earlier:
-        record = joined(record, earlier)
+        record = with_earlier_cases(record, earlier)
     path = write(record, "counters", out)
     print(table(rows))
     print(f"\n{caption(record)}\nwritten to {path}")

@@ -18,10 +18,9 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kernelscope import Sanitizer, observe
 from kernelscope.cli.tables import table as aligned
 
-from attn_course.clinic import examine
+from attn_course.clinic import Case, examine
 from attn_course.measure.records import RESULTS_FOLDER, caption, new_record
 from attn_devtools.defects import WRONG_RESULT, broken_kernels
 
@@ -31,7 +30,6 @@ from .sanitizer_runs import (
     EXACT,
     TOOLS,
     Job,
-    LayerRun,
     Report,
     Subject,
 )
@@ -96,13 +94,11 @@ def simulate(subject: Subject) -> dict:
     kinds: dict[str, list[int]] = {}
     messages, right = [], []
     for case in subject.cases:
-        if isinstance(case, LayerRun):
-            with observe(Sanitizer(case.step.writes)) as watch:
-                comparison = case.run("simulator")
-            findings = watch.findings
-        else:
+        if isinstance(case, Case):
             found = examine(subject.path, case)
             findings, comparison = found.findings, found.comparison
+        else:
+            findings, comparison = case.examine()
         for finding in findings:
             kind = finding.kind if finding.severity == "error" else f"{finding.kind} (warning)"
             if finding.line not in kinds.setdefault(kind, []):

@@ -13,19 +13,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from kernelscope import Sanitizer, observe
 from kernelscope.module import bind
 
 from attn_course import clinic
+from attn_course.backward import METHODS as BACKWARD_METHODS
+from attn_course.backward.verify import backward_call, backward_inputs
 from attn_course.clinic import Case
 from attn_course.clinic.families import clean_step
 from attn_course.folders import child_environment
+from attn_course.ladder.call import Call
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import FUSED, LADDER, Problem, Step
-from attn_course.ladder.verify import FORMULAS
+from attn_course.ladder.verify import FORMULAS, Oracle
 from attn_course.layers import LAYERS
 from attn_course.layers.launches import Launches
 from attn_course.layers.verify import layer_case
 from attn_course.reference.comparison import Comparison
+from attn_course.reference.dtypes import DTYPES
+from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.defects import broken_kernels, clean_kernels
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -52,6 +58,12 @@ BOXES = (
 )
 # (B, n, width) and heads for kernels of the layers: rows that no vector load fits, and long rows.
 TOKENS = (((2, 5, 37), 1), ((2, 7, 48), 3), ((1, 3, 2052), 1))
+# (B, H, n, d), keys, heads of k and v, causal, for the backward pass; d a multiple of 8, as above.
+GRADIENTS = (
+    ((2, 4, 26, 40), 19, 2, True),
+    ((1, 2, 70, 64), 150, 1, True),
+    ((1, 3, 33, 24), 37, 3, False),
+)
 # A clean kernel with exactly the m * 4 bytes of shared memory that its PTX reads; ptxas reads more.
 EXACT = "broken/clean/rows_atomic.cu@148-bytes"
 
@@ -89,13 +101,52 @@ class LayerRun:
         launches.run()
         return oracle.judge()
 
+    def examine(self) -> tuple[list, Comparison]:
+        """Run it on the simulator; return the findings and the comparison."""
+        with observe(Sanitizer(self.step.writes)) as watch:
+            comparison = self.run("simulator")
+        return watch.findings, comparison
+
+
+@dataclass(frozen=True)
+class BackwardRun:
+    """The launches of a method of attention_backward() on random inputs."""
+
+    method: str
+    shape: tuple[int, int, int, int]
+    keys: int
+    kv_heads: int
+    causal: bool
+
+    def _call(self, backend: str, options: tuple[str, ...] = ()) -> tuple[Call, Oracle]:
+        dtype = DTYPES[BACKWARD_METHODS[self.method].dtypes[0]]
+        qkv = seeded_qkv(self.shape, self.keys, kv_heads=self.kv_heads)
+        inputs = backward_inputs(*(one.astype(dtype) for one in qkv), causal=self.causal)
+        return backward_call(self.method, inputs, backend, causal=self.causal, options=options)
+
+    def run(self, backend: str, options: tuple[str, ...] = ()) -> Comparison:
+        """Launch them, and compare what they wrote with float64."""
+        call, oracle = self._call(backend, options)
+        call.run()
+        return oracle.judge()
+
+    def examine(self) -> tuple[list, Comparison]:
+        """Run them on the simulator; return the findings and the comparison."""
+        (call, oracle), findings = self._call("simulator"), []
+        for launch in call.launches:
+            written = [name for name in launch.step.writes if name in call.arrays]
+            with observe(Sanitizer(written)) as watch:
+                launch.run(call.arrays)
+            findings += watch.findings
+        return findings, oracle.judge()
+
 
 @dataclass(frozen=True)
 class Subject:
     """A kernel file and the launches it is examined at."""
 
     path: Path
-    cases: tuple[Case | LayerRun, ...]
+    cases: tuple[Case | LayerRun | BackwardRun, ...]
 
 
 def broken_subjects() -> dict[str, Subject]:
@@ -104,7 +155,7 @@ def broken_subjects() -> dict[str, Subject]:
 
 
 def clean_subjects() -> dict[str, Subject]:
-    """The ladder, the layers' kernels and the twins of broken ones: both sides find nothing."""
+    """The ladder, the layers, the backward pass, twins of broken ones: both sides find nothing."""
     steps = {step.path: step for step in LADDER if step.computes in FORMULAS}
     paths = sorted({*clean_kernels(), *steps}, key=name_of)
     cases = {
@@ -117,6 +168,9 @@ def clean_subjects() -> dict[str, Subject]:
         steps_here = [step for step in LAYERS if step.path == path]
         launches = tuple(LayerRun(step, *tokens) for step in steps_here for tokens in TOKENS)
         found[name_of(path)] = Subject(path, launches)
+    for name, method in BACKWARD_METHODS.items():
+        path = method.steps[-1].path
+        found[name_of(path)] = Subject(path, tuple(BackwardRun(name, *one) for one in GRADIENTS))
     return found
 
 
@@ -253,10 +307,10 @@ def outcome(subject: Subject, build: str) -> str:
     return next((one for one in found if one != "right"), "right")
 
 
-def judged(path: Path, case: Case | LayerRun, build: str) -> str:
+def judged(path: Path, case: Case | LayerRun | BackwardRun, build: str) -> str:
     import cupy
 
-    if isinstance(case, LayerRun):
+    if not isinstance(case, Case):
         return "right" if case.run("gpu", (BUILDS[build],)).agrees else "wrong"
     trial = clinic.prepare(path, case, backend="gpu", options=(BUILDS[build],), poison=False)
     start, kernel = trial.launch.geometry, trial.launch.kernel

@@ -15,6 +15,8 @@ from kernelscope import Counters, Tracer, observe
 from kernelscope.compile import include_closure, keep, kept_path, read_kept
 from kernelscope.watch import Recording, fragment
 
+from attn_course.backward import METHODS as BACKWARD_METHODS
+from attn_course.backward.verify import backward_call, backward_inputs
 from attn_course.folders import ENGINE, PACKAGE
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.problem import Geometry
@@ -24,6 +26,7 @@ from attn_course.layers.launches import Launches
 from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_case
 from attn_course.lessons.show import machine_facts
+from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import mri_windows
 
 HEAD_DIM = 16
@@ -32,7 +35,7 @@ HEADS = 6  # of a token, in the layers' kernels
 # takes more than MOST_STEPS, fewer.
 TRACED_TOKENS = ((14, 70), (8, 20))
 MOST_STEPS = 800
-_DEPENDS_ON = (ENGINE, *(PACKAGE / room for room in ("ladder", "layers", "reference")))
+_DEPENDS_ON = (ENGINE, *(PACKAGE / room for room in ("ladder", "backward", "layers", "reference")))
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class _Run:
 def shown_steps() -> tuple[Step, ...]:
     """Return the kernels that get a page with a run: one entry a file, in the course's order."""
     first = {}
-    for step in (*LADDER, *LAYERS):
+    for step in (*LADDER, *LAYERS, *(method.steps[-1] for method in BACKWARD_METHODS.values())):
         first.setdefault(step.file, step)
     return tuple(sorted(first.values(), key=lambda step: step.number))
 
@@ -150,7 +153,9 @@ def _prepared(step: Step, tokens: tuple[int, int] | None) -> _Run:
     queries, keys = tokens or (None, None)
     if step in LADDER:
         return _attention_run(step, slice(queries), slice(keys))
-    return _layer_run(step, slice(queries))
+    if step in LAYERS:
+        return _layer_run(step, slice(queries))
+    return _backward_run(step, slice(queries), slice(keys))
 
 
 def _attention_run(step: Step, queries: slice, keys: slice) -> _Run:
@@ -164,6 +169,22 @@ def _attention_run(step: Step, queries: slice, keys: slice) -> _Run:
         f"{problem.d} numbers, {problem.dtype}"
     )
     return _Run(call.launches[0].geometry, shape, call.run, oracle)
+
+
+def _backward_run(step: Step, queries: slice, keys: slice) -> _Run:
+    """The method of the backward pass that ends with a kernel, on one head of the window."""
+    name = next(name for name, one in BACKWARD_METHODS.items() if one.steps[-1] == step)
+    window = mri_windows(windows=1, heads=1, head_dim=HEAD_DIM)
+    dtype = DTYPES[step.dtypes[0]]
+    q, k, v = (one.astype(dtype) for one in (window.q, window.k, window.v))
+    inputs = backward_inputs(q[:, :, queries], k[:, :, keys], v[:, :, keys])
+    call, oracle = backward_call(name, inputs, "simulator")
+    problem = call.problem
+    shape = (
+        f"one window of the MRI slice: {problem.n} queries, {problem.m} keys, one head of "
+        f"{problem.d} numbers, {problem.dtype}"
+    )
+    return _Run(call.launches[-1].geometry, shape, call.run, oracle)
 
 
 def _layer_run(step: Step, rows: slice) -> _Run:

@@ -23,7 +23,14 @@ from pathlib import Path
 
 from kernelscope.differential.identity import gpu_identity
 from kernelscope.differential.machines import Machine
-from kernelscope.differential.record import check_gpu, joined, make_record, report, summarise, write
+from kernelscope.differential.record import (
+    make_record,
+    report,
+    run_of,
+    summarise,
+    with_earlier_sections,
+    write,
+)
 from kernelscope.differential.sections import SECTIONS, guarded
 
 
@@ -135,10 +142,10 @@ def main(argv=None, more=None, kernels=None) -> int:
     arguments = parse(argv, sections)
     earlier = json.loads(arguments.earlier.read_bytes()) if arguments.earlier else None
     if earlier:  # before minutes of comparing
-        check_gpu(earlier, "none" if arguments.self_test else gpu_identity()["gpu"])
+        run_of(earlier, "none" if arguments.self_test else gpu_identity()["gpu"])
     record = compare_machines(arguments, sections, kernels)
     if earlier:
-        record = joined(record, earlier)
+        record = with_earlier_sections(record, earlier)
     if arguments.out:
         print(f"written: {write(record, arguments.out)}")
     print(report(record))

@@ -78,19 +78,21 @@ def make_record(run, sections: dict) -> dict:
     }
 
 
-def check_gpu(earlier: dict, gpu: str) -> None:
-    """Raise InputError where an earlier record is not of this GPU; "none" for a self-test."""
+def run_of(earlier: dict, gpu: str) -> dict[str, str]:
+    """Return the date and commit of an earlier record. Raises InputError where it is not of this
+    GPU; "none" for a self-test.
+    """
     if earlier["gpu"] != gpu:
-        raise InputError(f"a record of {gpu} takes no sections of {earlier['gpu']}")
+        raise InputError(f"a record of {gpu} takes nothing of {earlier['gpu']}")
+    return {name: earlier[name] for name in ("date", "commit")}
 
 
-def joined(record: dict, earlier: dict) -> dict:
+def with_earlier_sections(record: dict, earlier: dict) -> dict:
     """Return the record with the sections of an earlier one that were not run again.
 
     Each of these says when, and at which commit, it was run. Raises InputError for another GPU.
     """
-    check_gpu(earlier, record["gpu"])
-    run = {name: earlier[name] for name in ("date", "commit")}
+    run = run_of(earlier, record["gpu"])
     sections = {
         name: record["sections"].get(name) or {"run": run, **section}
         for name, section in (earlier["sections"] | record["sections"]).items()

@@ -324,7 +324,8 @@ class Memory:
         lanes = self.lanes.R[LANE].size
         address, size = spread(address, lanes), np.unique(size)
         if size.size > 1 or int(size[0]) % 8:
-            raise SimulatorError(f"{ins.opcode}: one size for all threads, a multiple of 8 bytes")
+            why = f"{ins.opcode} takes one size for all threads, a multiple of 8 bytes"
+            raise self.error_at(ins, why)
         zero = (np.zeros(lanes, np.uint64),)
         for offset in range(0, int(size[0]), 8):
             self.store("shared", address + np.uint64(offset), zero, _LONG, 3, ins)
@@ -360,9 +361,13 @@ class Memory:
             problem = "a texture of linear memory is read with tex1Dfetch"
         if not problem:
             return found
+        raise self.error_at(ins, problem)
+
+    def error_at(self, ins, problem: str) -> SimulatorError:
+        """An error that names the kernel and the instruction's line."""
         instance = self.reports.block.instance
         message = f"{self.lanes.kernel.name} at {instance.where(ins)}: {problem}"
-        raise SimulatorError(message, instance.line(ins))
+        return SimulatorError(message, instance.line(ins))
 
     # -- atomics of several values --------------------------------------------------------------
     def atomic_vector(self, address, operation, items: tuple, dtype, shift: int, wanted: bool, ins):
@@ -390,7 +395,8 @@ class Memory:
         """
         memory, index, valid = self.locate(space, address, 3, 16, ins, "atomic")
         if memory is None:
-            raise SimulatorError(f"{ins.opcode}: addresses in several spaces are not supported")
+            why = f"{ins.opcode} of addresses in several spaces is not supported"
+            raise self.error_at(ins, why)
         count, view = self.lanes.R[LANE].size, memory.view[_LONG]
         index = spread(index, count)
         values = [[spread(half, count) for half in item] for item in items]

@@ -3,7 +3,7 @@
 from ..errors import ArgumentError, ArgumentWarning, KernelNotFoundError, LaunchError
 from .arguments import bind
 from .graphs import GraphLaunch, capture_graph
-from .interop import Interchange, is_foreign, takes_foreign, tensor_library
+from .interop import Interchange, in_library, is_foreign, takes_foreign, tensor_library
 from .kernel import Kernel, SimulatorKernel, allow_shared
 from .limits import DEFAULT_SHARED_BYTES, OPT_IN_SHARED_KIB
 from .ptx_module import PtxModule
@@ -27,6 +27,7 @@ __all__ = [
     "allow_shared",
     "bind",
     "capture_graph",
+    "in_library",
     "is_foreign",
     "takes_foreign",
     "tensor_library",

@@ -108,6 +108,13 @@ def like(array, value):
     if library is None:
         numba = type(value).__module__.partition(".")[0].startswith("numba")
         return sys.modules["numba"].cuda.as_cuda_array(array) if numba else array
+    return in_library(library, array)
+
+
+def in_library(library, array):
+    """Return an array of NumPy or CuPy as one of a library such as `torch`, on the same memory
+    unless the library copies. Dtypes that DLPack lacks (bfloat16, float8) go by way of their bits.
+    """
     dtype = array.dtype.name
     if dtype in _BITS:
         return library.from_dlpack(array.view(_BITS[dtype])).view(getattr(library, dtype))

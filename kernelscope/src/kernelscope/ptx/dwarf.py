@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
 
-from ..budget import check_budget
+from ..budget import check_budget, no_garbage_collection
 from ..errors import ParseError, SimulatorError
 from .demangle import demangle
 from .syntax import Module
@@ -90,7 +90,7 @@ class Reader:
     """The DWARF of a module, read by pyelftools."""
 
     def __init__(self, module: Module):
-        with readable():
+        with readable(), no_garbage_collection():
             self.read(module)
 
     def read(self, module: Module) -> None:

@@ -7,6 +7,7 @@ functions, instructions, and the source positions that `.loc` gives. Nothing is 
 import re
 from dataclasses import replace
 
+from ..budget import no_garbage_collection
 from ..errors import ParseError
 from .function_body import FunctionBody, read_file
 from .syntax import Function, Module
@@ -24,6 +25,7 @@ _ADDRESS_SIZE = re.compile("64")
 _SPACES = (".global", ".const", ".shared", ".tex")
 
 
+@no_garbage_collection()
 def parse(text: str, bodies: bool = True) -> Module:
     """Parse a PTX module; raises ParseError naming the line of the text.
 

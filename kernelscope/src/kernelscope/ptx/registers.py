@@ -91,13 +91,15 @@ def reads_and_writes(
 
     guard: whether the register of its guard counts as read, also where no operand reads it.
     """
-    reads, writes = _of_operands(instruction.opcode, instruction.operands)
+    if instruction.registers is None:
+        instruction.registers = _of_operands(instruction.opcode, instruction.operands)
+    reads, writes = instruction.registers
     if guard and instruction.guard is not None:
         reads |= {instruction.guard.name}
     return reads, writes
 
 
-@lru_cache(maxsize=1 << 14)  # asked several times, and similar kernels have most in common
+@lru_cache(maxsize=1 << 14)  # similar kernels have most instructions in common
 def _of_operands(opcode: str, operands: tuple) -> tuple[frozenset[str], frozenset[str]]:
     """`reads_and_writes` but for the guard."""
     parts = opcode.split(".")

@@ -112,6 +112,8 @@ class Instruction:
     position: Position | None = None
     index: int = 0  # place in the function
     start: int = field(default=0, compare=False)  # character of the PTX text
+    # What `reads_and_writes` has found, which is asked of an instruction many times.
+    registers: tuple | None = field(default=None, init=False, compare=False, repr=False)
 
     def __str__(self) -> str:
         guard = f"@{'!' if self.guard_negated else ''}{self.guard.name} " if self.guard else ""

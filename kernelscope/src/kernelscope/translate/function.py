@@ -20,7 +20,7 @@ from kernelscope.ptx.syntax import (
 )
 
 from ..addresses import aligned
-from ..budget import check_budget
+from ..budget import check_budget, no_garbage_collection
 from ..errors import UnsupportedInstruction, UnsupportedKernel
 from ..isa.special_registers import is_special
 from . import control_flow as flow
@@ -83,6 +83,7 @@ class Instance:
         self.return_keys: list[Key] = []
         self.return_slot = -1
         self.slots: dict[str, int] = {}
+        self._masks: dict[frozenset[str], int] = {}
         self.places: dict[str, tuple[str, object]] = {}
         self._live: dict[int, int] = {}
         self.check_body()
@@ -178,9 +179,13 @@ class Instance:
         special = name.startswith("%")
         return f"there is no special register {name}" if special else f"no register {name}"
 
-    def mask(self, names) -> int:
+    def mask(self, names: frozenset[str]) -> int:
         """Bit mask of the slots of some registers; new slots come in the order of the names."""
-        return sum(1 << slot for slot in {self.slot(name) for name in sorted(names)})
+        found = self._masks.get(names)
+        if found is None:
+            found = sum(1 << slot for slot in {self.slot(name) for name in sorted(names)})
+            self._masks[names] = found
+        return found
 
     def is_live_after(self, instruction: Instruction, slot: int) -> bool:
         """Does anything read the slot after this instruction?"""
@@ -191,6 +196,7 @@ class Instance:
         """The key of the block that starts at an instruction of this function."""
         return (*self.prefix, index)
 
+    @no_garbage_collection()
     def build(self) -> None:
         """Cut the function into blocks, find what is live, and compile every block's lines."""
         if self.recursion is not None:

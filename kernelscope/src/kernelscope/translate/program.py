@@ -9,6 +9,7 @@ from kernelscope.ptx.parser import parse
 from kernelscope.ptx.source_module import SourceModule
 
 from ..addresses import aligned
+from ..budget import no_garbage_collection
 from .executable import Executable, reachable, references, shared_variables
 from .module_memory import ModuleMemory
 from .operands import printable
@@ -65,6 +66,7 @@ class Program(SourceModule):
         local = sum(v.size for v in function.variables.values() if v.space == "local")
         return Resources(shared, local, len(function.registers))
 
+    @no_garbage_collection()
     def executable(self, name: str) -> Executable:
         if name not in self._executables:
             self._executables[name] = Executable(self, self.module.functions[name])

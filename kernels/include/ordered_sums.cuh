@@ -1,0 +1,67 @@
+// Idea:          Blocks add to the same sums in global memory: in any order, by atomics, or one
+//                after the other, which gives the same bits on every run.
+// Used by:       24_backward_mma.cu, 25_backward_wgmma.cu
+// Explained in:  11_tensor_cores
+#pragma once
+
+// Adds to two sums, 8-byte aligned.
+__device__ __forceinline__ void add2(float* to, float x, float y)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
+#else
+    atomicAdd(to, x);
+    atomicAdd(to + 1, y);
+#endif
+}
+
+// Adds a warp's fragments of 16*tiles rows to sums of `width` columns: of every `step`-th 16 of
+// them, from the 16 of number `first` on.
+template <int width, int step, int tiles, int cols>
+__device__ __forceinline__ void add_rows(float* to,  // (16*tiles, width)
+                                         const float (&x)[tiles][cols][4], int first)
+{
+    const int lane = threadIdx.x % 32;
+    to += lane / 4 * width + lane % 4 * 2;
+#pragma unroll
+    for (int c = 0; c < cols; ++c) {
+        const int column = first + c / 2 * step;
+        if (width / 16 % step && column >= width / 16) break;  // there are none left
+#pragma unroll
+        for (int i = 0; i < 2 * tiles; ++i) {
+            add2(to + 8 * i * width + 16 * column + c % 2 * 8, x[i / 2][c][i % 2 * 2],
+                 x[i / 2][c][i % 2 * 2 + 1]);
+        }
+    }
+}
+
+// This block's number in the order in which blocks started: those before it are at work, or done,
+// so it may wait for them. The counter is zero again when the last block has its number.
+__device__ __forceinline__ int next_ticket(unsigned* counter)
+{
+    __shared__ unsigned ticket;
+    if (threadIdx.x == 0) ticket = atomicInc(counter, gridDim.x - 1);
+    __syncthreads();  // barrier: the number is not there yet
+    return ticket;
+}
+
+// A warp waits until `turn` others have passed their turn on, and sees what they added.
+__device__ __forceinline__ void wait_for_turn(const unsigned* turns, unsigned turn)
+{
+    if (threadIdx.x % 32 == 0) {
+        while (*(const volatile unsigned*)turns != turn) {
+        }
+        __threadfence();  // what follows comes after the turn
+    }
+    __syncwarp();
+}
+
+// Passes the turn on; last: to the first of the next launch.
+__device__ __forceinline__ void pass_turn(unsigned* turns, bool last)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        __threadfence();  // what the warp added comes before it
+        atomicInc(turns, last ? 0 : ~0u);
+    }
+}

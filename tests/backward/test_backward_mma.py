@@ -1,0 +1,186 @@
+"""Kernel 24: gradients of 16-bit elements against float64, in every tile, and in a fixed order."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from kernelscope import Counters, Sanitizer, observe
+from kernelscope.backend import asnumpy
+
+from attn_course.backward import METHODS
+from attn_course.backward.mma import MMA_STEPS, TILES, mma_bytes, mma_config, suits_mma
+from attn_course.backward.verify import backward_call, backward_inputs
+from attn_course.ladder import Device, Problem
+from attn_course.ladder.methods import UnsupportedOption
+from attn_course.reference.inputs import seeded_qkv
+from attn_devtools.agreement import assert_agrees
+
+HALF, BFLOAT16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+RELATIVE = {BFLOAT16: 4e-3, HALF: 5e-4}  # weights, ds and the gradient are rounded once each
+FORCED = ("-DKEY_TILES=2", "-DPAIRS=2")  # the simulator's A100 has too few blocks to choose it
+DETERMINISTIC = "-DDETERMINISTIC=1"
+H200 = Device("NVIDIA H200", (9, 0), 132, 227 * 1024)
+A100 = Device("A100", (8, 0), 108, 163 * 1024)
+RTX = Device("GeForce RTX 4090", (8, 9), 128, 99 * 1024)
+
+
+def inputs(dtype=BFLOAT16, shape=(1, 2, 70, 64), m=None, kv_heads=None, factor=1.0, **how):
+    """What attention_backward() reads, on the host, rounded to the dtype."""
+    q, k, v = seeded_qkv(shape, m, kv_heads=kv_heads)
+    given = [one.astype(dtype) for one in (factor * q, k, v)]
+    return backward_inputs(*given, **how)
+
+
+def run(arrays, **how):
+    """Run the method on inputs, judge each gradient, and return them on the host."""
+    call, oracle = backward_call("backward_mma", arrays, **how)
+    call.run()
+    for name, array in oracle.written.items():
+        limit = RELATIVE[arrays["q"].dtype]
+        # An element may be a difference of larger ones, in rows that see few keys above all.
+        assert_agrees(array, oracle.expected[name], name=name, relative=limit, absolute=5 * limit)
+    assert not asnumpy(call.arrays["turns"]).any()
+    return {name: asnumpy(array) for name, array in oracle.written.items()}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "m", "kv_heads", "how"),
+    [
+        (BFLOAT16, (1, 1, 1, 1), 1, 1, {}),
+        (HALF, (1, 2, 196, 64), 196, 2, {"causal": True}),
+        (BFLOAT16, (2, 4, 70, 63), 130, 2, {"causal": True}),
+        (HALF, (1, 3, 130, 80), 70, 1, {"causal": True, "scale": -0.2}),
+        (BFLOAT16, (1, 1, 65, 128), 129, 1, {}),
+        (BFLOAT16, (2, 1, 33, 200), 40, 1, {"causal": True}),
+    ],
+    ids=str,
+)
+def test_gradients(dtype, shape, m, kv_heads, how):
+    run(inputs(dtype, shape, m, kv_heads, **how), **how)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("tile", [(2, 4, 64), (2, 2, 64), (3, 1, 64), (1, 2, 128)])
+def test_every_tile_in_any_order_and_a_fixed_one(tile, fixed):
+    """Two tiles of queries and of keys and more; heads that share keys follow each other."""
+    options = [f"-D{x}={y}" for x, y in zip(TILES.names, tile, strict=True)]
+    run(
+        inputs(shape=(1, 2, 150, 48), m=170, kv_heads=1, causal=True),
+        causal=True,
+        deterministic=fixed,
+        options=options,
+    )
+
+
+def test_many_keys():
+    """A thousand queries and keys of one head."""
+    run(inputs(HALF, (1, 1, 1000, 16), 1000), options=FORCED)
+
+
+def test_rows_that_see_no_key_have_zero_gradients():
+    found = run(inputs(m=9, causal=True), causal=True)
+    assert not found["dq"][:, :, :61].any() and found["dq"][:, :, 61:].all()
+
+
+def test_huge_logits():
+    """Scores of some hundreds: out, rounded, is what delta, and so dq and dk, can be exact to."""
+    arrays = inputs(HALF, factor=60.0)
+    call, oracle = backward_call("backward_mma", arrays)
+    call.run()
+    for name, limit in (("dv", 6e-4), ("dk", 0.05), ("dq", 0.05)):
+        found = asnumpy(oracle.written[name]).astype(np.float64)
+        error = np.linalg.norm(found - oracle.expected[name])
+        assert error < limit * np.linalg.norm(oracle.expected[name]), (name, error)
+
+
+def test_scores_far_below_zero_beside_keys_that_are_not_there():
+    """Past the last key K is zeros, and exp(0 - lse) would overflow: inf * 0 in dq."""
+    arrays = inputs(shape=(1, 1, 20, 16), m=20)
+    q, k = np.full_like(arrays["q"], 8.0), np.full_like(arrays["k"], -8.0)
+    k += np.random.default_rng(1).normal(0.0, 0.1, k.shape).astype(k.dtype)
+    call, oracle = backward_call("backward_mma", backward_inputs(q, k, arrays["v"]))
+    call.run()
+    assert all(np.isfinite(asnumpy(call.arrays[name]).astype(float)).all() for name in ("dq", "dk"))
+    assert_agrees(call.arrays["dv"], oracle.expected["dv"], name="dv", relative=4e-3)
+
+
+def test_the_same_bits_where_deterministic():
+    arrays = inputs(shape=(1, 2, 130, 64), m=200, kv_heads=1)
+    found = [run(arrays, deterministic=True, options=FORCED) for _ in range(2)]
+    for name in ("dq", "dk", "dv"):
+        np.testing.assert_array_equal(*(one[name].view(np.uint16) for one in found))
+
+
+def test_addresses_without_16_bytes_and_margins():
+    arrays = inputs(shape=(1, 1, 9, 16), m=13)
+    call, oracle = backward_call("backward_mma", arrays)
+    blocks = {}
+    for name in ("q", "k", "v", "out", "dout", "dq", "dk", "dv"):
+        array = call.arrays[name]
+        blocks[name] = np.full(array.size + 10, np.nan, array.dtype)
+        moved = blocks[name][5 : 5 + array.size].reshape(array.shape)
+        moved[...] = asnumpy(array)
+        call.arrays[name] = moved
+    if call.backend == "gpu":
+        pytest.skip("arrays of the host")
+    call.run()
+    for name in ("dq", "dk", "dv"):
+        assert_agrees(call.arrays[name], oracle.expected[name], name=name, relative=4e-3)
+        assert np.isnan(blocks[name][:5]).all() and np.isnan(blocks[name][-5:]).all()
+
+
+# -- on the simulator ------------------------------------------------------------------------------
+@pytest.mark.parametrize("options", [FORCED, (*FORCED, DETERMINISTIC)], ids=str)
+def test_the_sanitizer_is_silent(options):
+    arrays = inputs(shape=(1, 2, 70, 16), m=70, kv_heads=1, causal=True)
+    call, _ = backward_call("backward_mma", arrays, "simulator", causal=True, options=options)
+    for launch in call.launches:
+        with observe(Sanitizer(launch.step.writes)) as seen:
+            launch.run(call.arrays)
+        assert not seen.findings
+
+
+def test_counts():
+    """Five products, a read of shared memory by ldmatrix for 2 or 4 of them, and no conflicts."""
+    arrays = inputs(shape=(1, 1, 128, 64), m=128)
+    call, _ = backward_call("backward_mma", arrays, "simulator", options=FORCED)
+    call.launches[0].run(call.arrays)
+    with observe(Counters()) as seen:
+        call.launches[1].run(call.arrays)
+    totals = seen.totals
+    assert totals["tensor_instructions"] == 5 * 128 * 128 * 64 // (16 * 8 * 16)
+    assert not totals["shared_load_conflicts"] and not totals["shared_store_conflicts"]
+    adds = 2 * 128 * 64 // 32  # of two blocks; on sm_80 a sum an instruction
+    assert totals["global_atomic_requests"] == adds
+
+
+# -- which tile, which method ----------------------------------------------------------------------
+def test_tiles_fit_devices():
+    many = Problem(64, 4096, 4096, 128, 16, 16, dtype="bfloat16")
+    expected = {H200: (2, 4), A100: (2, 2), RTX: (1, 2)}
+    for device, tile in expected.items():
+        c = mma_config(many, device)
+        assert (c["KEY_TILES"], c["PAIRS"]) == tile and mma_bytes(c) <= device.shared_bytes
+    few = Problem(4, 1024, 1024, 64, 4, 4, dtype="float16")
+    assert mma_config(few, H200) == {
+        "BFLOAT16": 0,
+        "D": 64,
+        "KEY_TILES": 1,
+        "PAIRS": 2,
+        "BR": 64,
+    }
+    wide = Problem(64, 4096, 4096, 256, 16, 16, dtype="bfloat16")
+    assert mma_config(wide, H200)["PAIRS"] == 4
+    with pytest.raises(ValueError, match=r"no tile for head dim 256 on GeForce .* float32 arrays"):
+        mma_config(wide, RTX)
+    assert suits_mma(wide, A100) and not suits_mma(wide, RTX)
+    assert not suits_mma(many, Device("old", (7, 5), 40, 64 * 1024))
+
+
+def test_what_it_takes_and_what_auto_picks():
+    method = METHODS["backward_mma"]
+    assert method.steps == MMA_STEPS and method.deterministic == (DETERMINISTIC,)
+    call, _ = backward_call("auto", inputs())
+    assert call.method == "backward_mma" and call.reason == "bfloat16 on tensor cores"
+    bias = np.zeros((70, 70), np.float32)
+    with pytest.raises(UnsupportedOption, match="'backward_mma' has no bias; .* backward_rows"):
+        backward_call("backward_mma", inputs(bias=bias), bias=bias)

@@ -1,0 +1,186 @@
+"""Kernel 25: gradients on warpgroups against float64, ragged and shared; the order of its sums."""
+
+import re
+import shutil
+import subprocess
+from importlib import metadata
+
+import ml_dtypes
+import numpy as np
+import pytest
+from kernelscope import Counters, RawModule, Sanitizer, observe
+from kernelscope.backend import asnumpy
+from kernelscope.compile import with_headers
+
+from attn_course.backward import METHODS, choose_backward
+from attn_course.backward.verify import backward_call, backward_inputs
+from attn_course.backward.wgmma import (
+    WGMMA_STEPS,
+    backward_wgmma_bytes,
+    backward_wgmma_config,
+    suits_backward_wgmma,
+)
+from attn_course.ladder import Device, Problem
+from attn_course.ladder.headers import kernel_path
+from attn_course.ladder.methods import UnsupportedOption
+from attn_course.reference.inputs import seeded_qkv
+from attn_devtools.agreement import assert_agrees
+
+HALF, BFLOAT16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+RELATIVE = {BFLOAT16: 4e-3, HALF: 5e-4}  # weights, ds and the gradient are rounded once each
+H200 = Device("NVIDIA H200", (9, 0), 132, 227 * 1024)
+A100 = Device("A100", (8, 0), 108, 163 * 1024)
+
+
+def inputs(dtype=BFLOAT16, shape=(1, 2, 70, 64), m=None, kv_heads=None, factor=1.0, **how):
+    """What attention_backward() reads, on the host, rounded to the dtype."""
+    q, k, v = seeded_qkv(shape, m, kv_heads=kv_heads)
+    given = [one.astype(dtype) for one in (factor * q, k, v)]
+    return backward_inputs(*given, **how)
+
+
+def run(arrays, **how):
+    """Run the method on inputs, judge each gradient, and return them on the host."""
+    call, oracle = backward_call("backward_wgmma", arrays, **how)
+    call.run()
+    for name, array in oracle.written.items():
+        limit = RELATIVE[arrays["q"].dtype]
+        # An element may be a difference of larger ones, in rows that see few keys above all.
+        assert_agrees(array, oracle.expected[name], name=name, relative=limit, absolute=5 * limit)
+    assert not asnumpy(call.arrays["turns"]).any()
+    return {name: asnumpy(array) for name, array in oracle.written.items()}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("dtype", "shape", "m", "kv_heads", "how"),
+    [
+        (BFLOAT16, (1, 1, 1, 8), 1, 1, {}),
+        (HALF, (1, 2, 196, 64), 196, 2, {"causal": True}),
+        (BFLOAT16, (2, 4, 70, 56), 130, 2, {"causal": True}),
+        (HALF, (1, 3, 130, 80), 70, 1, {"causal": True, "scale": -0.2}),
+        (BFLOAT16, (1, 1, 65, 128), 129, 1, {}),
+    ],
+    ids=str,
+)
+def test_gradients(dtype, shape, m, kv_heads, how):
+    run(inputs(dtype, shape, m, kv_heads, **how), **how)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("blocks", [1, 3, 108])
+def test_blocks_take_turns(blocks, causal):
+    """Tiles of a head in one round and in two, more and fewer of keys than of queries."""
+    for n, m in ((70, 400), (300, 130)):
+        arrays = inputs(shape=(1, 4, n, 64), m=m, kv_heads=2, causal=causal)
+        how = {"causal": causal, "deterministic": True, "options": (f"-DBLOCKS={blocks}",)}
+        found = [run(arrays, **how) for _ in range(2)]
+        for name in ("dq", "dk", "dv"):
+            np.testing.assert_array_equal(*(one[name].view(np.uint16) for one in found))
+
+
+@pytest.mark.system
+def test_rows_that_see_no_key_have_zero_gradients():
+    found = run(inputs(m=9, causal=True), causal=True)
+    assert not found["dq"][:, :, :61].any() and found["dq"][:, :, 61:].all()
+
+
+@pytest.mark.system
+def test_scores_far_below_zero_beside_keys_that_are_not_there():
+    """Past the last key K is zeros, and exp(0 - lse) would overflow: inf * 0 in dq."""
+    arrays = inputs(shape=(1, 1, 20, 16), m=20)
+    q, k = np.full_like(arrays["q"], 8.0), np.full_like(arrays["k"], -8.0)
+    k += np.random.default_rng(1).normal(0.0, 0.1, k.shape).astype(k.dtype)
+    call, oracle = backward_call("backward_wgmma", backward_inputs(q, k, arrays["v"]))
+    call.run()
+    assert all(np.isfinite(asnumpy(call.arrays[name]).astype(float)).all() for name in ("dq", "dk"))
+    assert_agrees(call.arrays["dv"], oracle.expected["dv"], name="dv", relative=4e-3)
+
+
+# -- on the simulator ------------------------------------------------------------------------------
+@pytest.mark.system
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_sanitizer_is_silent(deterministic):
+    arrays = inputs(shape=(1, 2, 140, 64), m=140, kv_heads=1, causal=True)
+    how = {"causal": True, "deterministic": deterministic}
+    call, _ = backward_call("backward_wgmma", arrays, "simulator", **how)
+    fresh = set(call.scratch)
+    for launch in call.launches:
+        writes = set(launch.step.writes)
+        with observe(Sanitizer(tuple(writes & fresh - {"turns"}))) as seen:
+            launch.run(call.arrays)
+        assert not seen.findings
+        fresh -= writes
+
+
+@pytest.mark.system
+def test_counts():
+    """Five products of a tile of keys and two of queries, and what the copy engine moves."""
+    call, _ = backward_call("backward_wgmma", inputs(shape=(1, 1, 128, 128), m=128), "simulator")
+    call.launches[0].run(call.arrays)
+    with observe(Counters()) as seen:
+        call.launches[1].run(call.arrays)
+    totals = seen.totals
+    groups = 2 * (8 + 8 + 4 + 4 + 8)  # S, dP, dV, dK and dQ of a warpgroup, a tile of queries
+    assert totals["tensor_instructions"] == 2 * 4 * groups
+    elements = 128 * 128
+    assert totals["bulk_load_bytes"] == 4 * 2 * elements + 2 * 128 * 4
+    assert totals["bulk_store_bytes"] == 2 * 2 * elements + 4 * elements
+    assert not totals["shared_load_conflicts"] and not totals["shared_store_conflicts"]
+
+
+# -- which tile, which method ----------------------------------------------------------------------
+def test_tiles_fit_an_h200():
+    for d, width, rows in ((8, 64, 128), (64, 64, 128), (72, 128, 64), (128, 128, 64)):
+        c = backward_wgmma_config(Problem(4, 300, 300, d, dtype="bfloat16"), H200)
+        assert c == {"BFLOAT16": 1, "D": width, "BR": rows, "BLOCKS": 132}
+        assert backward_wgmma_bytes(c) <= H200.shared_bytes
+
+
+def test_what_it_takes_and_what_auto_picks():
+    method = METHODS["backward_wgmma"]
+    assert method.steps == WGMMA_STEPS and method.deterministic == ("-DDETERMINISTIC=1",)
+    problem = Problem(64, 4096, 4096, 128, 16, 16, dtype="bfloat16")
+    assert choose_backward(problem, H200) == ("backward_wgmma", "bfloat16 on warpgroups")
+    assert choose_backward(problem, A100)[0] == "backward_mma"
+    assert not suits_backward_wgmma(Problem(1, 8, 8, 60, dtype="float16"), H200)
+    assert not suits_backward_wgmma(Problem(1, 8, 8, 192, dtype="float16"), H200)
+    with pytest.raises(ValueError, match=r"A100 has 8\.0; use method backward_mma"):
+        backward_wgmma_config(problem, A100)
+    with pytest.raises(ValueError, match="rows of 60 elements, .* use method backward_mma"):
+        backward_wgmma_config(Problem(1, 8, 8, 60, dtype="float16"), H200)
+    bias = np.zeros((70, 70), np.float32)
+    with pytest.raises(UnsupportedOption, match="'backward_wgmma' has no bias; .* backward_rows"):
+        backward_call("backward_wgmma", inputs(bias=bias), bias=bias)
+
+
+# -- what ptxas makes of it ------------------------------------------------------------------------
+def ptxas() -> str:
+    """Of the package with nvcc's headers, else of a toolkit on the PATH."""
+    files = metadata.files("nvidia-cuda-nvcc-cu12") or ()
+    found = [str(file.locate()) for file in files if file.name == "ptxas"]
+    return found[0] if found else shutil.which("ptxas") or pytest.skip("no ptxas here")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("deterministic", [0, 1])
+@pytest.mark.parametrize("d", [64, 128])
+def test_ptxas_spills_nothing_and_serialises_nothing(d, deterministic, tmp_path):
+    """No C7508 (setmaxnreg ignored), C7510 to C7515 (products one after the other)."""
+    row, problem = WGMMA_STEPS[1], Problem(64, 4096, 4096, d, 16, 16, dtype="bfloat16")
+    options = (
+        *row.flags,
+        *row.launch(problem, (f"-DDETERMINISTIC={deterministic}",), H200).options(()),
+    )
+    path = kernel_path(row.file)
+    ptx = RawModule(
+        code=with_headers(path.read_text(), path.parent), options=options, backend="simulator"
+    ).ptx()
+    (tmp_path / "25.ptx").write_text(ptx)
+    command = [ptxas(), "-arch=sm_90a", "-v", "25.ptx", "-o", "25.cubin"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    said = done.stdout + done.stderr
+    assert "C75" not in said and "warning" not in said.lower(), said
+    stores = re.search(r"backward_wgmma' for .*?(\d+) bytes spill stores", said, re.DOTALL)
+    assert int(stores[1]) == 0, said
