@@ -12,6 +12,7 @@ import numpy as np
 
 LINE_SECTORS = 4
 MOST_SECTORS = 1 << 20  # of a launch's sequences
+MOST_PARTS = 256  # until they are merged
 
 
 class SectorStreams:
@@ -54,17 +55,62 @@ class SectorStreams:
         """Share of the sectors loaded that the block itself has stored to before."""
         return self.own / self.loaded if self.loaded else 0.0
 
-    def misses(self, lines: int) -> dict[int, float]:
-        """Return instruction key -> sectors of a block that a cache of so many lines lacks."""
-        total: defaultdict[int, float] = defaultdict(float)
+    def misses(self, lines: int) -> dict[int, tuple[float, float]]:
+        """Return instruction key -> of a block, (sectors that a cache of so many lines lacks,
+        share of the requests that lack any).
+        """
+        lacking_of: defaultdict[int, list[int]] = defaultdict(list)
         streams = [stream for stream in self.streams if stream]
         for stream in streams:
             sectors = np.concatenate([part for _, part in stream])
-            keys = np.repeat([key for key, _ in stream], [part.size for _, part in stream])
-            lacking = ~hits(sectors, lines)
-            for key in np.unique(keys):
-                total[int(key)] += float(lacking[keys == key].sum()) / len(streams)
-        return total
+            starts = np.cumsum([0, *(part.size for _, part in stream[:-1])])
+            for (key, _), count in zip(stream, np.add.reduceat(~hits(sectors, lines), starts)):
+                lacking_of[key].append(int(count))
+        return {
+            key: (sum(counts) / len(streams), float(np.mean(np.array(counts) > 0)))
+            for key, counts in lacking_of.items()
+        }
+
+
+class HotAddresses:
+    """The addresses on which atomics of a launch meet. first_block: number of the chunk's first."""
+
+    def __init__(self):
+        self.first_block = 0
+        self._parts: list[np.ndarray] = []  # (address, lanes, first block, last block) each
+
+    def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int) -> None:
+        """Atomics of one instruction. lanes: (lanes,) of the chunk; address: of each, or of all."""
+        address = np.broadcast_to(address, lanes.shape).astype(np.int64)
+        at, where, count = np.unique(address, return_inverse=True, return_counts=True)
+        block = self.first_block + lanes.astype(np.int64) // block_lanes
+        first, last = np.full(at.size, block.max()), np.zeros(at.size, np.int64)
+        np.minimum.at(first, where, block)
+        np.maximum.at(last, where, block)
+        self._parts.append(np.stack([at, count, first, last]))
+        if len(self._parts) > MOST_PARTS:
+            self._parts = [self._merged()]
+
+    def _merged(self) -> np.ndarray:
+        at, count, first, last = np.concatenate(self._parts, axis=1)
+        names = np.unique(at)
+        order = np.argsort(at, kind="stable")
+        start = np.searchsorted(at[order], names)
+        return np.stack(
+            [
+                names,
+                np.add.reduceat(count[order], start),
+                np.minimum.reduceat(first[order], start),
+                np.maximum.reduceat(last[order], start),
+            ]
+        )
+
+    def most(self, scale: float) -> float:
+        """Return the lanes of the hottest address. scale: of what several blocks share, to all."""
+        if not self._parts:
+            return 0.0
+        _, count, first, last = self._merged()
+        return float((count * np.where(first != last, scale, 1.0)).max())
 
 
 def hits(sectors: np.ndarray, lines: int) -> np.ndarray:

@@ -39,7 +39,11 @@ MOST_SUSPECTS = 12
 
 @dataclass(frozen=True)
 class PtxCounts:
-    """One PTX instruction: its line, how often warps executed it, and the counts of Counters."""
+    """One PTX instruction: its line, how often warps executed it, and the counts of Counters.
+
+    l1_missing: share of the sectors that it loads which L1 does not have; l1_waiting: share of its
+    requests that wait for any.
+    """
 
     instruction: Instruction
     line: int
@@ -47,6 +51,8 @@ class PtxCounts:
     counts: Counter
     merged: bool  # into another shared access
     block: int = 0  # number of its basic block
+    l1_missing: float = 1.0
+    l1_waiting: float = 1.0
 
     @property
     def kind(self) -> str:

@@ -33,6 +33,10 @@ _REGISTER_COUNT = b"\x04\x2f\x08\x00"  # EIATTR_REGCOUNT: symbol and count follo
 _JUMPS = ("BRA", "BRX", "JMP", "JMX", "BREAK")
 _ENDS = ("EXIT", "RET", *_JUMPS)
 NO_SCOREBOARD = 7
+_REGISTER = re.compile(r"[-|~!]*R(\d+)(\.reuse)?")
+ONE_REGISTER_OPERANDS = frozenset(
+    "FFMA FADD FMUL IMAD IADD3 LOP3 SHF LEA ISETP FSETP FMNMX SEL FSEL PRMT HFMA2 HADD2".split()
+)
 
 
 @dataclass(slots=True)
@@ -54,6 +58,17 @@ class Code:
     frees: int
     waits: int
     target: str
+    again: int = 0  # clocks more until its registers are read: two of one bank
+
+    @property
+    def issue(self) -> int:
+        """Clocks that it keeps a scheduler from issuing."""
+        return 1 + self.again
+
+    @property
+    def spent(self) -> int:
+        """Clocks until the warp's next instruction."""
+        return max(self.stall, self.issue)
 
 
 @dataclass(slots=True)
@@ -186,6 +201,7 @@ def _segments(code: list[Code], labels: dict[str, int]) -> list[Segment]:
     cuts = aimed | {at + 1 for at, c in enumerate(code) if c.name in (*_ENDS, "BAR")}
     starts = sorted(cut for cut in cuts | {0} if cut < len(code))
     number = {start: at for at, start in enumerate(starts)}
+    _count_bank_conflicts(code)
     segments = []
     for start, end in zip(starts, [*starts[1:], len(code)], strict=True):
         last = code[end - 1]
@@ -200,6 +216,27 @@ def _segments(code: list[Code], labels: dict[str, int]) -> list[Segment]:
             follows = goes_on
         segments.append(Segment(code[start:end], follows))
     return _reachable(segments)
+
+
+def _count_bank_conflicts(code: list[Code]) -> None:
+    """Set `again`. Even and odd registers are banks that give one register a clock.
+
+    `.reuse` keeps an operand for the next instruction that has the register in the same place.
+    """
+    kept: dict[int, str] = {}
+    for one in code:
+        if one.name not in ONE_REGISTER_OPERANDS:
+            continue
+        read, found = [0, 0], {}
+        for place, operand in enumerate(one.operands.split(",")[1:]):
+            register = _REGISTER.match(operand.strip())
+            if not register:
+                continue
+            if kept.get(place) != register[1]:
+                read[int(register[1]) % 2] += 1
+            if register[2]:
+                found[place] = register[1]
+        kept, one.again = found, max(0, max(read) - 1)
 
 
 def _reachable(segments: list[Segment]) -> list[Segment]:

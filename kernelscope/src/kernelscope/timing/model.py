@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .gpus import GpuConstants
-from .work import UNITS, LaunchWork
+from .work import OF_SCHEDULER, SCHEDULERS, UNITS, LaunchWork
 
-SHARPNESS = 4.0  # of the maximum: two equal bounds together take 2 ** (1 / 4) of one
-START_CLOCKS = 600.0  # before a first block's first loads go out, beyond an empty kernel
+SHARPNESS = 3.0  # of the maximum: two equal bounds together take 2 ** (1 / 3) of one
+START_CLOCKS = 1400.0  # before a first block's first loads go out, beyond an empty kernel
+FETCH_CLOCKS = 0.7  # of an instruction's first execution on an SM
+BLOCK_CLOCKS = 0.0  # from the end of a block to the first instruction of the one in its place
 NAMES = {
     "issue": "issue",
     "fma": "FMA",
@@ -22,6 +24,7 @@ NAMES = {
     "mufu": "MUFU",
     "tensor": "tensor cores",
     "memory": "shared memory and L1",
+    "fill": "L1 and L2",
 }
 
 
@@ -86,7 +89,7 @@ def _units(work: LaunchWork, without: int | None) -> np.ndarray:
     kept = np.ones(work.line.size, bool) if without is None else work.line != without
     units = np.zeros((len(work.chain), len(UNITS)))
     np.add.at(units, work.segment[kept], work.clocks[kept])
-    return units / work.blocks
+    return units / work.shape.blocks
 
 
 def _chain(work: LaunchWork, without: int | None) -> np.ndarray:
@@ -94,14 +97,18 @@ def _chain(work: LaunchWork, without: int | None) -> np.ndarray:
     sums = [
         sum(clocks for line, clocks in segment.items() if line != without) for segment in work.chain
     ]
-    return work.imbalance * np.array(sums)
+    return work.shape.imbalance * np.array(sums)
 
 
-def _round(chain: np.ndarray, units: np.ndarray, blocks: int, apart: int) -> float:
-    """Clocks of an SM for `blocks` resident blocks; apart: how many run independently of others."""
+def _round(
+    chain: np.ndarray, units: np.ndarray, blocks: int, warps: int, barriers: bool
+) -> float:
+    """Clocks of an SM for `blocks` resident blocks; warps: of a block."""
     if not blocks:
         return 0.0
-    busy = units * blocks
+    apart = blocks if barriers else blocks * warps  # how many run independently of others
+    of_scheduler = -(-blocks * warps // SCHEDULERS) * SCHEDULERS / (blocks * warps)
+    busy = units * blocks * np.where(OF_SCHEDULER, of_scheduler, 1.0)
     together = float(smooth_max(chain.sum(), busy.sum(0).max()))
     in_turn = float(smooth_max(chain, busy.max(1)).sum())
     return together + max(in_turn - together, 0.0) / apart
@@ -110,22 +117,23 @@ def _round(chain: np.ndarray, units: np.ndarray, blocks: int, apart: int) -> flo
 def _sm_clocks(work: LaunchWork, gpu: GpuConstants, without: int | None) -> tuple[float, float]:
     """(clocks of the SM with most blocks, those if the blocks were spread evenly)."""
     chain, units = _chain(work, without), _units(work, without)
-    most = -(-work.blocks // gpu.sms)
+    most = -(-work.shape.blocks // gpu.sms)
     resident = min(work.resident, most)
     full, rest = divmod(most, resident)
-    apart = resident if work.barriers else resident * work.warps
-    round_clocks = _round(chain, units, resident, apart)
-    clocks = full * round_clocks + _round(chain, units, rest, max(1, rest))
-    even = work.blocks / gpu.sms / resident * round_clocks
+    round_clocks = _round(chain, units, resident, work.shape.warps, work.barriers)
+    rounds = -(-most // resident)
+    clocks = (rounds - 1) * BLOCK_CLOCKS / resident
+    clocks += full * round_clocks + _round(chain, units, rest, work.shape.warps, work.barriers)
+    even = work.shape.blocks / gpu.sms / resident * round_clocks
     return clocks, min(clocks, even)
 
 
 def bounds_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> dict[str, float]:
     """Bound -> microseconds of the launch by it alone."""
     us_of_clock = 1e6 / gpu.hz
-    most = -(-work.blocks // gpu.sms)
+    most = -(-work.shape.blocks // gpu.sms)
     resident = min(work.resident, most)
-    units = _units(work, without).sum(0) * work.blocks / gpu.sms * us_of_clock
+    units = _units(work, without).sum(0) * work.shape.blocks / gpu.sms * us_of_clock
     found = {NAMES[unit]: float(us) for unit, us in zip(UNITS, units, strict=True)}
     found["L2"] = sum(n for line, n in work.l2_bytes.items() if line != without) / gpu.l2_gbps / 1e3
     found["DRAM"] = (
@@ -144,6 +152,6 @@ def time_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> float:
     """Microseconds of the launch; without: leave out what this source line does."""
     bounds = bounds_of(work, gpu, without)
     on_sm = _sm_clocks(work, gpu, without)[0] * 1e6 / gpu.hz
-    begin = START_CLOCKS * 1e6 / gpu.hz
+    begin = (START_CLOCKS + FETCH_CLOCKS * work.code) * 1e6 / gpu.hz
     body = smooth_max(on_sm, bounds["L2"], bounds["DRAM"], bounds["atomics"])
     return float(gpu.launch_us + begin + body)

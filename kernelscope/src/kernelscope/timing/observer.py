@@ -1,20 +1,21 @@
 """Time: an observer that predicts how long the launches it sees take on a GPU."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
 from ..events import InstructionEvent, Launch, MachineView
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
-from .caches import SectorStreams
+from .caches import HotAddresses, SectorStreams
 from .estimate import estimated
 from .executions import PtxCounts
 from .gpus import GpuConstants, gpu
 from .machine_code import machine_code
 from .model import Prediction, predict
 from .report import text
-from .work import Reuse, l1_lines, resident_blocks, work_of
+from .work import LaunchShape, Reuse, l1_lines, resident_blocks, work_of
 
 DRAM_PIECE = 64  # bytes that DRAM moves at a time
 GROUPS = 16  # of neighbouring blocks that stand for a large grid
@@ -56,8 +57,7 @@ class Time(Counters):
         total = int(np.prod(launch.grid))
         if self.most_blocks is None or total <= self.most_blocks:
             return None
-        limits = launch.source.module.functions[launch.kernel].limits
-        x, *others = (*limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
+        x, *others = _cluster(launch)
         if others != [1, 1]:
             return None  # clusters whose blocks do not follow each other
         size = max(1, self.most_blocks // GROUPS // x) * x
@@ -76,13 +76,14 @@ class Time(Counters):
         super().launch_started(launch)
         self._launch = launch
         self._before = self._counts(launch)
-        self._streams = SectorStreams()
+        self._streams, self._hot = SectorStreams(), HotAddresses()
         self._ran, self._pieces = 0, (0, 0)
         self._common, self._of_warp = 0, None
         self._work_of_warps: list[np.ndarray] = []
 
     def chunk_started(self, machine: MachineView) -> None:
         super().chunk_started(machine)
+        self._hot.first_block = self._ran
         self._ran += machine.block_count
         self._first_lanes = 32 * machine.warps_per_block
         self._streams.begin()
@@ -102,7 +103,9 @@ class Time(Counters):
         else:
             self._of_warp[lanes.lanes[lanes.starts(32)] >> 5] += 1
         for access in event.accesses:
-            if access.space == "global" and access.kind != "atomic":
+            if access.space == "global" and access.kind == "atomic":
+                self._hot.add(access.lanes, access.address, self._first_lanes)
+            elif access.space == "global":
                 self._follow(event, access)
 
     def _follow(self, event: InstructionEvent, access) -> None:
@@ -158,16 +161,14 @@ class Time(Counters):
             notes.append("no machine code here: instructions and registers are guessed from PTX")
         resident = resident_blocks(self.gpu, launch.warps, machine.registers, launch.shared_bytes)
         resident = min(resident, -(-blocks // self.gpu.sms))
-        reuse = self._reuse(launch, counted, blocks, scale, resident)
         work = work_of(
             machine,
-            counted,
+            self._with_l1(counted, launch, blocks, resident),
             self.gpu,
-            blocks,
-            launch.warps,
-            launch.shared_bytes,
-            reuse,
-            self._imbalance(),
+            LaunchShape(
+                blocks, launch.warps, launch.shared_bytes, cluster_size(launch), self._imbalance()
+            ),
+            self._reuse(launch, scale),
         )
         return predict(work, self.gpu, launch.kernel, tuple(notes))
 
@@ -176,23 +177,23 @@ class Time(Counters):
         work = np.concatenate(self._work_of_warps)
         return float((work.max(1) / np.maximum(work.mean(1), 1e-9)).mean())
 
-    def _reuse(self, launch, counted, blocks: int, scale: float, resident: int) -> Reuse:
-        lines = l1_lines(self.gpu, launch.shared_bytes, resident)
-        missing = {}
+    def _reuse(self, launch: Launch, scale: float) -> Reuse:
+        room = sum(b.size for b in launch.buffers if b.space == "global")
+        read, written = (min(scale * pieces, room) for pieces in self._pieces)
+        hottest = self._hot.most(scale)
+        return Reuse(read * (1 - self._streams.own_share), written, hottest)
+
+    def _with_l1(self, counted, launch: Launch, blocks: int, resident: int) -> list[PtxCounts]:
+        """The same with the shares of the sectors that L1 lacks."""
+        lacking = self._streams.misses(l1_lines(self.gpu, launch.shared_bytes, resident))
+        found = []
         for one in counted:
-            sectors = one.counts["global_load_sectors"] / blocks
-            if sectors and not _past_l1(one):
-                missing[id(one.instruction)] = sectors
-        lacking = self._streams.misses(lines)
-        shares = {
-            key: min(1.0, lacking[key] / sectors) if key in lacking else 1.0
-            for key, sectors in missing.items()
-        }
-        room = [sum(b.size for b in launch.buffers if b.space == "global")] * 2
-        read, written = (
-            min(scale * pieces, most) for pieces, most in zip(self._pieces, room, strict=True)
-        )
-        return Reuse(shares, read * (1 - self._streams.own_share), written)
+            key, sectors = id(one.instruction), one.counts["global_load_sectors"] / blocks
+            if sectors and key in lacking and not _past_l1(one):
+                missing, waiting = lacking[key]
+                one = replace(one, l1_missing=min(1.0, missing / sectors), l1_waiting=waiting)
+            found.append(one)
+        return found
 
 
 def basic_blocks(launch: Launch) -> dict[int, int]:
@@ -205,6 +206,16 @@ def basic_blocks(launch: Launch) -> dict[int, int]:
             found[id(instruction)] = number
             number += instruction.opcode.startswith(("bra", "brx", "ret", "exit"))
     return found
+
+
+def cluster_size(launch: Launch) -> int:
+    """Return how many blocks a cluster of the launch has."""
+    return int(np.prod(_cluster(launch)))
+
+
+def _cluster(launch: Launch) -> tuple[int, int, int]:
+    limits = launch.source.module.functions[launch.kernel].limits
+    return (*limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
 
 
 def _known(name: str) -> GpuConstants:

@@ -14,6 +14,7 @@ import numpy as np
 from .machine_code import NO_SCOREBOARD, Code, Segment
 
 MOST_STEPS = 60_000  # instructions of a walk; what follows them is as what they had
+MEETINGS = ("BAR", "MEMBAR", "UCGABAR_WAIT")  # the warp goes on after their latency
 _OPERANDS_READ = 14  # clocks until a store has read its registers
 _SETS = 6
 
@@ -93,7 +94,7 @@ class _Warp:
                 self._set(code.sets, self.now + latency, code.line)
             if code.frees != NO_SCOREBOARD and code.frees < _SETS:
                 self._set(code.frees, self.now + _OPERANDS_READ, code.line)
-            spent = code.stall + (latency if code.name == "BAR" else 0.0)
+            spent = code.spent + (latency if code.name in MEETINGS else 0.0)
             by_line[code.line] += spent
             self.now += spent
         return self.now - begin

@@ -11,8 +11,13 @@ from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
 from .schedule import walk
 
-UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory")
+UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory", "fill")
+OF_SCHEDULER = np.array([1, 1, 1, 1, 1, 1, 0, 0], bool)  # units of which each scheduler has its own
 SECTOR_BYTES = 32
+MEMBAR_CLOCKS, CLUSTER_CLOCKS = 500.0, 200.0
+FILL_BYTES = 64  # between L1 and L2, a clock and SM
+TAGS = 4  # lines that L1 looks up in a clock
+SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
 ALU_LANES, FP64_LANES = 64, 64  # a clock and SM, of compute capability 9.0
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
 _MULTIPLY = ("IMAD", "IDP")
@@ -34,14 +39,27 @@ _TENSOR_OF_F16 = {"TF32": 0.5, "16816": 1.0, "1688": 1.0, "IMMA": 2.0, "DMMA": 0
 
 @dataclass(frozen=True)
 class Reuse:
-    """Bytes of a launch by level. l1_missing: PTX instruction -> share of its sectors not in L1.
+    """Bytes of global memory that a launch reads and writes, distinct, in pieces as DRAM moves them.
 
-    read, written: distinct bytes of global memory in pieces of 64, as DRAM moves them.
+    hottest: lanes whose atomics are on one address, the one that has most.
     """
 
-    l1_missing: dict[int, float]
     read: float
     written: float
+    hottest: float = 0.0
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """A launch's grid. warps, shared_bytes: of a block; cluster: blocks of one; imbalance: of the
+    warps of a block, the longest over the mean.
+    """
+
+    blocks: int
+    warps: int
+    shared_bytes: int
+    cluster: int
+    imbalance: float
 
 
 @dataclass(frozen=True)
@@ -52,8 +70,7 @@ class LaunchWork:
     summed over the warp's runs of it; l2_bytes, atomics: by line, of the grid.
     """
 
-    blocks: int
-    warps: int  # of a block
+    shape: LaunchShape
     resident: int  # blocks of an SM, at most
     segment: np.ndarray
     line: np.ndarray
@@ -63,9 +80,9 @@ class LaunchWork:
     dram_bytes: dict[int, float]
     atomic_ns: dict[int, float]
     barriers: bool
-    imbalance: float  # of the warps of a block: the longest over the mean
     machine_instructions: float
     registers: int
+    code: int = 0  # instructions that ran at least once
 
 
 def resident_blocks(gpu: GpuConstants, warps: int, registers: int, shared_bytes: int) -> int:
@@ -87,11 +104,12 @@ def l1_lines(gpu: GpuConstants, shared_bytes: int, resident: int) -> int:
 class Traffic:
     """The memory counts of a launch by line and kind: per request, and the share that misses L1."""
 
-    def __init__(self, counted: Iterable[PtxCounts], reuse: Reuse):
+    def __init__(self, counted: Iterable[PtxCounts]):
         self.requests: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.passes: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.missing: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.waiting: defaultdict[tuple[int, str], float] = defaultdict(float)
         for one in counted:
             kind = one.kind
             if one.merged or " " not in kind:
@@ -104,35 +122,38 @@ class Traffic:
             way = "load" if kind == "async copy" else kind.split()[1]
             sectors = counts[f"global_{way}_sectors"]
             self.sectors[key] += sectors
-            self.passes[key] += counts[f"global_{way}_lines"] or sectors / 4
-            share = reuse.l1_missing.get(id(one.instruction), 1.0) if way == "load" else 1.0
-            self.missing[key] += share * sectors
+            lines = counts[f"global_{way}_lines"] / TAGS
+            self.passes[key] += max(lines, counts[f"global_{way}_passes"])
+            self.missing[key] += one.l1_missing * sectors
+            self.waiting[key] += one.l1_waiting * one.executions
 
     def per_request(self, line: int, kind: str) -> float:
         """Clocks of the memory pipe: wavefronts, or lines of global memory."""
         requests = self.requests.get((line, kind), 0.0)
         return max(1.0, self.passes[line, kind] / requests) if requests else 1.0
 
+    def bytes_missing(self, line: int, kind: str) -> float:
+        """Bytes a request between L1 and L2."""
+        requests = self.requests.get((line, kind), 0.0)
+        return SECTOR_BYTES * self.missing[line, kind] / requests if requests else 0.0
+
     def miss_share(self, line: int, kind: str) -> float:
         """Share of the requests of a line that wait for L2."""
         requests = self.requests.get((line, kind), 0.0)
-        return min(1.0, self.missing[line, kind] / requests) if requests else 1.0
+        return self.waiting[line, kind] / requests if requests else 1.0
 
 
 def work_of(
     machine: MachineCode,
     counted: list[PtxCounts],
     gpu: GpuConstants,
-    blocks: int,
-    warps: int,
-    shared_bytes: int,
+    shape: LaunchShape,
     reuse: Reuse,
-    imbalance: float,
 ) -> LaunchWork:
     """Return the work of a launch whose machine code is known."""
-    segments = machine.segments
+    segments, blocks, warps = machine.segments, shape.blocks, shape.warps
     counts, edges = executions(segments, counted, blocks * warps)
-    traffic = Traffic(counted, reuse)
+    traffic = Traffic(counted)
     dram_bytes, dram_share = dram_traffic(gpu, reuse, traffic)
 
     def latency(code: Code) -> float:
@@ -147,9 +168,8 @@ def work_of(
     keys = list(totals)
     each = counts / (blocks * warps)
     return LaunchWork(
-        blocks,
-        warps,
-        resident_blocks(gpu, warps, machine.registers, shared_bytes),
+        shape,
+        resident_blocks(gpu, warps, machine.registers, shape.shared_bytes),
         np.array([at for at, _ in keys]),
         np.array([line for _, line in keys]),
         np.array([totals[key] for key in keys]),
@@ -161,9 +181,9 @@ def work_of(
         dram_bytes,
         atomic_times(traffic, gpu),
         any(code.name == "BAR" for _, code in codes(segments)),
-        imbalance,
         float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True))),
         machine.registers,
+        sum(len(s.code) for s, n in zip(segments, counts, strict=True) if n > 0.5),
     )
 
 
@@ -184,7 +204,7 @@ def corrections(segments, counts: np.ndarray, counted: list[PtxCounts]) -> dict:
 def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     """(UNITS,) clocks of an SM that one execution by a warp takes of each unit."""
     clocks = dict.fromkeys(UNITS, 0.0)
-    clocks["issue"] = 0.25
+    clocks["issue"] = code.issue / SCHEDULERS
     name, kind = code.name, KINDS.get(code.name, "")
     if name in _FLOAT:
         clocks["fma"] = 32 / gpu.fma_per_clock
@@ -202,6 +222,7 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
         clocks["memory"] = traffic.per_request(code.line, kind) / gpu.shared_per_clock
     elif kind in ("global load", "global store", "async copy"):
         clocks["memory"] = traffic.per_request(code.line, kind)
+        clocks["fill"] = traffic.bytes_missing(code.line, kind) / FILL_BYTES
     elif kind in ("shuffle", "global atomic") or name in ("LDL", "STL"):
         clocks["memory"] = 1.0
     return np.array([clocks[unit] for unit in UNITS])
@@ -231,8 +252,8 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: floa
         return gpu.l2_clocks
     if code.name == "LDL":
         return near + 9
-    if code.name == "BAR":
-        return gpu.barrier_clocks
+    if code.name in ("BAR", "MEMBAR", "UCGABAR_WAIT"):
+        return {"BAR": gpu.barrier_clocks, "MEMBAR": MEMBAR_CLOCKS}.get(code.name, CLUSTER_CLOCKS)
     if kind == "shuffle":
         return near
     return _LATENCIES.get(code.name, near)

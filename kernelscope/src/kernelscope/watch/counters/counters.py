@@ -417,6 +417,9 @@ class Counters(Observer):
         row.counts[f"global_{access.kind}_sectors"] += found(delta)
         if self.with_lines:
             row.counts[f"global_{access.kind}_lines"] += pattern.pieces(delta, LINE_BYTES)
+            if access.kind != "atomic":
+                passes, _ = pattern.wavefronts(delta, access.size, access.kind)
+                row.counts[f"global_{access.kind}_passes"] += passes
         if access.kind != "store":
             pattern.touch(row.line, "read", access.size, delta)
         if access.kind != "load":
