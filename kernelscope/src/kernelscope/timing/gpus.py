@@ -14,19 +14,20 @@ from ..errors import InputError, UnknownNameError, did_you_mean
 FOLDER = Path(__file__).with_name("gpus")
 DESCRIPTIONS = {
     "launch_us": "a launch inside a CUDA graph, from one kernel to the next, microseconds",
+    "start_clocks": "from a block's start until it works at full speed, clocks",
     "dram_gbps": "copy between two large arrays, read and written bytes, GB/s",
     "l2_gbps": "reading 16 MiB again and again past L1, GB/s",
     "dram_clocks": "one dependent load that misses L2, clocks",
     "l2_clocks": "one dependent load past L1 that L2 has, clocks",
     "shared_clocks": "one dependent load from shared memory, clocks",
     "barrier_clocks": "a barrier of a block of 256 threads that meet at once, clocks",
-    "shared_per_clock": "wavefronts of shared memory, a clock and SM",
-    "fma_per_clock": "float32 multiply-adds of one lane, a clock and SM",
-    "mufu_per_clock": "exponentials of one lane, a clock and SM",
+    "fence_clocks": "a fence for all threads of the GPU or the cluster, clocks",
+    "cluster_clocks": "a barrier of a cluster whose blocks meet at once, clocks",
     "mma_per_clock": "multiply-adds of f16 mma.sync with float32 sums, a clock and SM",
     "atomic_ns": "one lane's addition to an address that all lanes of the grid add to, ns",
 }
 CONSTANTS = tuple(DESCRIPTIONS)
+FITTED = ("start_clocks", "fence_clocks", "cluster_clocks")  # no probe measures them
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,15 @@ class GpuConstants:
     blocks: int  # of an SM, at most
     spread: float
     launch_us: float
+    start_clocks: float
     dram_gbps: float
     l2_gbps: float
     dram_clocks: float
     l2_clocks: float
     shared_clocks: float
     barrier_clocks: float
-    shared_per_clock: float
-    fma_per_clock: float
-    mufu_per_clock: float
+    fence_clocks: float
+    cluster_clocks: float
     mma_per_clock: float
     atomic_ns: float
 

@@ -12,10 +12,7 @@ import numpy as np
 from .gpus import GpuConstants
 from .work import OF_SCHEDULER, SCHEDULERS, UNITS, LaunchWork
 
-SHARPNESS = 3.0  # of the maximum: two equal bounds together take 2 ** (1 / 3) of one
-START_CLOCKS = 1400.0  # before a first block's first loads go out, beyond an empty kernel
-FETCH_CLOCKS = 0.7  # of an instruction's first execution on an SM
-BLOCK_CLOCKS = 0.0  # from the end of a block to the first instruction of the one in its place
+SHARPNESS = 2.7  # of the maximum: two equal bounds together take 2 ** (1 / 2.7) of one
 NAMES = {
     "issue": "issue",
     "fma": "FMA",
@@ -122,7 +119,7 @@ def _sm_clocks(work: LaunchWork, gpu: GpuConstants, without: int | None) -> tupl
     full, rest = divmod(most, resident)
     round_clocks = _round(chain, units, resident, work.shape.warps, work.barriers)
     rounds = -(-most // resident)
-    clocks = (rounds - 1) * BLOCK_CLOCKS / resident
+    clocks = (rounds - 1) * gpu.start_clocks / resident
     clocks += full * round_clocks + _round(chain, units, rest, work.shape.warps, work.barriers)
     even = work.shape.blocks / gpu.sms / resident * round_clocks
     return clocks, min(clocks, even)
@@ -152,6 +149,6 @@ def time_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> float:
     """Microseconds of the launch; without: leave out what this source line does."""
     bounds = bounds_of(work, gpu, without)
     on_sm = _sm_clocks(work, gpu, without)[0] * 1e6 / gpu.hz
-    begin = (START_CLOCKS + FETCH_CLOCKS * work.code) * 1e6 / gpu.hz
+    begin = gpu.start_clocks * 1e6 / gpu.hz
     body = smooth_max(on_sm, bounds["L2"], bounds["DRAM"], bounds["atomics"])
     return float(gpu.launch_us + begin + body)

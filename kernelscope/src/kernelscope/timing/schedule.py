@@ -14,7 +14,11 @@ import numpy as np
 from .machine_code import NO_SCOREBOARD, Code, Segment
 
 MOST_STEPS = 60_000  # instructions of a walk; what follows them is as what they had
-MEETINGS = ("BAR", "MEMBAR", "UCGABAR_WAIT")  # the warp goes on after their latency
+MEETINGS = {  # the warp goes on after their latency: a constant of the GPU
+    "BAR": "barrier_clocks",
+    "MEMBAR": "fence_clocks",
+    "UCGABAR_WAIT": "cluster_clocks",
+}
 _OPERANDS_READ = 14  # clocks until a store has read its registers
 _SETS = 6
 
@@ -33,9 +37,13 @@ def walk(
     segments: tuple[Segment, ...],
     edges: dict[tuple[int, int], float],
     latency: Callable[[Code], float],
+    passes: Callable[[Code], float],
 ) -> Chain:
-    """Walk from the first segment to an end, again and again until every frequent one was seen."""
-    steps = [[(code, latency(code)) for code in s.code] for s in segments]
+    """Walk from the first segment to an end, again and again until every frequent one was seen.
+
+    latency: clocks until a result; passes: clocks of the memory pipe, in which requests queue.
+    """
+    steps = [[(code, latency(code), passes(code)) for code in s.code] for s in segments]
     taken: defaultdict[tuple[int, int], int] = defaultdict(int)
     clocks, visits = np.zeros(len(segments)), np.zeros(len(segments))
     by_line = [defaultdict(float) for _ in segments]
@@ -76,12 +84,13 @@ class _Warp:
         self.now = 0.0
         self.free = [0.0] * _SETS  # when each scoreboard is free
         self.owner = [0] * _SETS  # line that sets it last
+        self.memory = 0.0  # when the memory pipe is free
         self.copies, self.groups = 0.0, deque(maxlen=16)  # of cp.async: when they have arrived
 
-    def run(self, steps: list[tuple[Code, float]], by_line: dict[int, float]) -> float:
+    def run(self, steps: list[tuple[Code, float, float]], by_line: dict[int, float]) -> float:
         """Run a segment and return its clocks."""
         begin = self.now
-        for code, latency in steps:
+        for code, latency, passes in steps:
             if code.waits:
                 self._wait(code.waits, by_line)
             if code.name == "DEPBAR":
@@ -89,15 +98,21 @@ class _Warp:
             elif code.name == "LDGDEPBAR":
                 self.groups.append(self.copies)
             elif code.name == "LDGSTS":
-                self.copies = max(self.copies, self.now + latency)
+                self.copies = max(self.copies, self._begin(passes) + latency)
             if code.sets != NO_SCOREBOARD and code.sets < _SETS and code.name != "LDGDEPBAR":
-                self._set(code.sets, self.now + latency, code.line)
+                self._set(code.sets, self._begin(passes) + latency, code.line)
             if code.frees != NO_SCOREBOARD and code.frees < _SETS:
                 self._set(code.frees, self.now + _OPERANDS_READ, code.line)
             spent = code.spent + (latency if code.name in MEETINGS else 0.0)
             by_line[code.line] += spent
             self.now += spent
         return self.now - begin
+
+    def _begin(self, passes: float) -> float:
+        """Return when a request enters its pipe."""
+        begin = max(self.now, self.memory) if passes else self.now
+        self.memory = begin + passes if passes else self.memory
+        return begin
 
     def _set(self, board: int, ready: float, line: int) -> None:
         if ready >= self.free[board]:

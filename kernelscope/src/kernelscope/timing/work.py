@@ -9,16 +9,15 @@ import numpy as np
 from .executions import KINDS, PtxCounts, codes, executions
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
-from .schedule import walk
+from .schedule import MEETINGS, walk
 
 UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory", "fill")
 OF_SCHEDULER = np.array([1, 1, 1, 1, 1, 1, 0, 0], bool)  # units of which each scheduler has its own
 SECTOR_BYTES = 32
-MEMBAR_CLOCKS, CLUSTER_CLOCKS = 500.0, 200.0
 FILL_BYTES = 64  # between L1 and L2, a clock and SM
 TAGS = 4  # lines that L1 looks up in a clock
 SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
-ALU_LANES, FP64_LANES = 64, 64  # a clock and SM, of compute capability 9.0
+FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
 _MULTIPLY = ("IMAD", "IDP")
 _ALU = tuple(
@@ -159,7 +158,10 @@ def work_of(
     def latency(code: Code) -> float:
         return latency_of(code, traffic, gpu, dram_share)
 
-    chain = walk(segments, edges, latency)
+    def passes(code: Code) -> float:
+        return float(unit_clocks(code, traffic, gpu)[UNITS.index("memory")])
+
+    chain = walk(segments, edges, latency, passes)
     exact = corrections(segments, counts, counted)
     totals: defaultdict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(len(UNITS)))
     for at, code in codes(segments):
@@ -183,7 +185,6 @@ def work_of(
         any(code.name == "BAR" for _, code in codes(segments)),
         float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True))),
         machine.registers,
-        sum(len(s.code) for s, n in zip(segments, counts, strict=True) if n > 0.5),
     )
 
 
@@ -207,19 +208,19 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     clocks["issue"] = code.issue / SCHEDULERS
     name, kind = code.name, KINDS.get(code.name, "")
     if name in _FLOAT:
-        clocks["fma"] = 32 / gpu.fma_per_clock
+        clocks["fma"] = 32 / FMA_LANES
     elif name in _MULTIPLY:
-        clocks["fma"] = 64 / gpu.fma_per_clock
+        clocks["fma"] = 64 / FMA_LANES
     elif name in _ALU:
         clocks["alu"] = 32 / ALU_LANES
     elif name in _XU:
-        clocks["mufu"] = 32 / gpu.mufu_per_clock
+        clocks["mufu"] = 32 / MUFU_LANES
     elif name in _FP64:
         clocks["fp64"] = 32 / FP64_LANES
     elif kind == "tensor":
         clocks["tensor"] = products(code) / gpu.mma_per_clock
     elif kind.startswith("shared"):
-        clocks["memory"] = traffic.per_request(code.line, kind) / gpu.shared_per_clock
+        clocks["memory"] = traffic.per_request(code.line, kind)
     elif kind in ("global load", "global store", "async copy"):
         clocks["memory"] = traffic.per_request(code.line, kind)
         clocks["fill"] = traffic.bytes_missing(code.line, kind) / FILL_BYTES
@@ -252,8 +253,8 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: floa
         return gpu.l2_clocks
     if code.name == "LDL":
         return near + 9
-    if code.name in ("BAR", "MEMBAR", "UCGABAR_WAIT"):
-        return {"BAR": gpu.barrier_clocks, "MEMBAR": MEMBAR_CLOCKS}.get(code.name, CLUSTER_CLOCKS)
+    if code.name in MEETINGS:
+        return getattr(gpu, MEETINGS[code.name])
     if kind == "shuffle":
         return near
     return _LATENCIES.get(code.name, near)

@@ -1,0 +1,109 @@
+"""Judge the time model on kernels that it was never fitted to.
+
+    python kernelscope/tools/time_model.py TIMES.json RECORD.json
+
+TIMES.json has the measured times of `kernelscope/tests/timing/held_out` on a GPU, in rows with a
+label and median_us, and the GPU's stamp. RECORD.json gets the judgement: every kernel at every
+shape with its measured and its predicted time, and the errors of all.
+"""
+
+import argparse
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from kernelscope import observe
+from kernelscope.timing import Time
+
+TESTS = Path(__file__).parents[1] / "tests/timing"
+sys.path.insert(0, str(TESTS))
+from held_out_set import HeldOut, held_out  # noqa: E402 - beside the tests, in no package
+
+BLOCKS = 64  # of a grid that are run, as `kernelscope predict` does
+STAMP = ("gpu", "driver", "cuda", "date", "commit")
+
+
+def predicted(one: HeldOut) -> dict:
+    """Return the predicted time of one kernel at one shape."""
+    kernel = one.kernel("simulator")
+    with observe(Time("h200", blocks=BLOCKS)) as seen:
+        kernel(one.grid, one.block, one.values(np))
+    (launch,) = seen.launches
+    return {
+        "label": one.label,
+        "predicted_us": round(launch.us, 3),
+        "low_us": round(launch.low, 3),
+        "high_us": round(launch.high, 3),
+        "limit": launch.limit,
+        "bounds_us": {name: round(us, 3) for name, us in launch.bounds.items() if us > 0},
+    }
+
+
+def judged(times: dict, workers: int) -> list[dict]:
+    """Return a row for every held-out kernel and shape. times: the measured rows."""
+    measured = {row["label"]: row["median_us"] for row in times["rows"]}
+    cases = list(held_out())
+    with ProcessPoolExecutor(workers) as pool:
+        found = list(pool.map(predicted, cases))
+    rows = []
+    for case, one in zip(cases, found, strict=True):
+        us = measured[case.label]
+        error = round(one["predicted_us"] / us - 1, 4)
+        rows.append({"file": case.file, "measured_us": us, "error": error} | one)
+    return rows
+
+
+def summary(rows: list[dict]) -> dict:
+    """Return the errors of rows: relative, without their signs; tau of the order of times."""
+    errors = np.abs([row["error"] for row in rows])
+    inside = [row["low_us"] <= row["measured_us"] <= row["high_us"] for row in rows]
+    return {
+        "count": len(rows),
+        "median": round(float(np.median(errors)), 4),
+        "p90": round(float(np.quantile(errors, 0.9)), 4),
+        "worst": round(float(errors.max()), 4),
+        "within_interval": round(float(np.mean(inside)), 4),
+        "kendall_tau": round(kendall_tau(rows), 4),
+    }
+
+
+def kendall_tau(rows: list[dict]) -> float:
+    """Return Kendall's tau between measured and predicted times."""
+    pairs = [
+        np.sign(a["measured_us"] - b["measured_us"]) * np.sign(a["predicted_us"] - b["predicted_us"])
+        for a, b in combinations(rows, 2)
+    ]
+    return float(np.mean(pairs)) if pairs else 1.0
+
+
+def record_of(times: dict, workers: int) -> dict:
+    """Return the record of the judgement."""
+    rows = judged(times, workers)
+    files = sorted({row["file"] for row in rows})
+    by_file = {file: summary([row for row in rows if row["file"] == file]) for file in files}
+    stamp = {"kind": "time_model"} | {key: times[key] for key in STAMP}
+    return stamp | {
+        "how": times["how"],
+        "blocks": BLOCKS,
+        "summary": summary(rows),
+        "by_file": by_file,
+        "rows": sorted(rows, key=lambda row: -abs(row["error"])),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("times", type=Path)
+    parser.add_argument("record", type=Path)
+    parser.add_argument("--workers", type=int, default=2)
+    arguments = parser.parse_args()
+    record = record_of(json.loads(arguments.times.read_text()), arguments.workers)
+    arguments.record.write_text(json.dumps(record, indent=1) + "\n")
+    print(record["summary"])
+
+
+if __name__ == "__main__":
+    main()
