@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from kernelscope.timing.caches import LINE_SECTORS, SectorStreams, hits, times_since, window_of
+from kernelscope.timing.caches import LINE_SECTORS, HotAddresses, SectorStreams, hits, times_since, window_of
 
 
 def lru_hits(sectors, lines):
@@ -55,7 +55,7 @@ def test_streams_of_blocks_are_apart():
         streams.begin()
         streams.add(7, np.arange(0, 128, 4, dtype=np.uint64))
         streams.add(8, np.arange(0, 128, 4, dtype=np.uint64))
-    assert streams.misses(lines=100) == {7: 4.0, 8: 0.0}
+    assert streams.misses(lines=100) == {7: (4.0, 1.0), 8: (0.0, 0.0)}
 
 
 def test_own_stores_are_not_read_from_dram():
@@ -64,3 +64,23 @@ def test_own_stores_are_not_read_from_dram():
     streams.store(np.arange(0, 64, 4, dtype=np.uint64))
     streams.add(1, np.arange(0, 128, 4, dtype=np.uint64))
     assert streams.own_share == 0.5
+
+
+def test_half_of_the_requests_wait():
+    """A request that finds all of its sectors in the cache does not wait."""
+    streams = SectorStreams()
+    streams.begin()
+    for first in (0, 0, 128, 0):
+        streams.add(7, np.arange(first, first + 128, 4, dtype=np.uint64))
+    assert streams.misses(lines=100) == {7: (8.0, 0.5)}
+
+
+def test_the_hottest_address():
+    """Lanes on one address add up over launches' parts; what blocks share is scaled."""
+    hot = HotAddresses()
+    lanes = np.arange(64)
+    hot.add(lanes, np.where(lanes < 32, 0, 4 * lanes).astype(np.uint64), 64)
+    assert hot.most(10.0) == 32  # of one block: the others have their own
+    hot.first_block = 1
+    hot.add(lanes, np.zeros(1, np.uint64), 64)
+    assert hot.most(10.0) == 10 * 96

@@ -16,7 +16,7 @@ DESCRIPTIONS = {
     "launch_us": "a launch inside a CUDA graph, from one kernel to the next, microseconds",
     "start_clocks": "from a block's start until it works at full speed, clocks",
     "dram_gbps": "copy between two large arrays, read and written bytes, GB/s",
-    "l2_gbps": "reading 16 MiB again and again past L1, GB/s",
+    "l2_gbps": "every block reading a part of its own again and again past L1, GB/s",
     "dram_clocks": "one dependent load that misses L2, clocks",
     "l2_clocks": "one dependent load past L1 that L2 has, clocks",
     "shared_clocks": "one dependent load from shared memory, clocks",
@@ -35,8 +35,8 @@ class GpuConstants:
     """A GPU: sizes from its data sheet, and the constants of DESCRIPTIONS.
 
     sms: multiprocessors; clock_mhz: of them under load; l1_bytes: L1 and shared memory of an SM
-    together; arch: what ptxas makes code for; spread: relative width of what the constants leave
-    open, 0.15 where they were measured on this GPU, more where they come from a data sheet.
+    together; arch: what ptxas makes code for; spread: relative half width of a prediction's interval,
+    more where constants come from a data sheet. Lanes and latencies are those of an SM of sm_90.
     """
 
     name: str

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import BackendError
 from ..module import RawModule, capture_graph
-from .gpus import GpuConstants, to_record
+from .gpus import FITTED, GpuConstants, gpu, to_record
 
 PROBES = Path(__file__).with_name("probes.cu")
 LARGE_BYTES = 1 << 29  # of each array that does not fit L2
@@ -16,13 +16,16 @@ CHAIN_BYTES = {"l2_clocks": 8 << 20, "dram_clocks": 1 << 28}
 NODE_WORDS = 16  # of 8 bytes: a cache line from one node of a chain to the next
 THREADS, STEPS = 1024, 256
 REPEATS = 7
+CHECKS = (  # measured beside the constants, and read by no prediction
+    "read_gbps", "shared_per_clock", "fma_per_clock", "mufu_per_clock", "mma_bf16", "mma_tf32",
+)  # fmt: skip
 
 
 def measure_gpu() -> dict:
     """Return the record of this machine's GPU, see gpus.to_record.
 
     Beside the constants it has `checks`, which no prediction reads: rates of further types of
-    mma.sync, bandwidth of reads alone, and the clock under load.
+    mma.sync and of lanes, bandwidth of reads alone, and the clock under load.
 
     Raises:
         BackendError: CuPy sees no GPU.
@@ -35,10 +38,13 @@ def measure_gpu() -> dict:
     rates = found.rates()
     values = found.bandwidths() | found.latencies() | rates
     values |= {"launch_us": found.launch_us(), "atomic_ns": found.atomic_ns()}
-    checks = {key: values.pop(key) for key in ("read_gbps", "mma_bf16", "mma_tf32")}
-    name = properties["name"].decode()
-    known = GpuConstants(spread=0.15, **_sizes(cupy, properties, name, clock), **values)
+    checks = {key: values.pop(key) for key in CHECKS}
     sources = dict.fromkeys(values, f"measured by kernelscope measure-gpu on {date.today()}")
+    fitted = gpu("h200")
+    values |= {key: getattr(fitted, key) for key in FITTED}
+    sources |= dict.fromkeys(FITTED, "as on the H200: not measured here")
+    name = properties["name"].decode()
+    known = GpuConstants(spread=fitted.spread, **_sizes(cupy, properties, name, clock), **values)
     return to_record(known, sources, {"name": name, "checks": checks | {"clock_mhz": clock}})
 
 
@@ -127,19 +133,19 @@ class _Probes:
         threads = 256
         blocks = count // (4 * threads)
         copied = self.microseconds(lambda: self.launch("copy", blocks, threads, first, second))
-        read = self._read_gbps(first, count)
-        near = self._read_gbps(first, WINDOW_BYTES // 16)
+        read = self._read_gbps(first, again=False)
+        near = self._read_gbps(first, again=True)
         return {
             "dram_gbps": 2e-3 * LARGE_BYTES / copied,
             "l2_gbps": near,
             "read_gbps": read,
         }
 
-    def _read_gbps(self, data, window: int) -> float:
-        """Bandwidth of reading `window` float4 of an array, past L1."""
+    def _read_gbps(self, data, again: bool) -> float:
+        """Bandwidth of reading past L1: a large array once, or 16 KiB of each block `again`."""
         blocks, threads = 8 * self.sms, 256
         steps = (LARGE_BYTES // 16) // (4 * threads * blocks)  # a large array once
-        apart = 4 * threads * steps if window * 16 == LARGE_BYTES else 4099 * threads
+        window, apart = (4 * threads,) * 2 if again else (1 << 31, 4 * threads * steps)
         numbers = self.cupy.uint32(window), self.cupy.uint32(apart), self.cupy.int32(steps)
         taken = self.microseconds(
             lambda: self.launch("read", blocks, threads, data, self.out, *numbers)

@@ -19,18 +19,19 @@ extern "C" __global__ void copy(const float4* __restrict__ from, float4* __restr
     for (int i = 0; i < 4; ++i) to[first + i * blockDim.x] = part[i];
 }
 
-// Every block reads 4 * steps float4 a thread past L1, all within the first `window` of the
-// array, a power of two, and begins `apart` float4 behind the one before it.
+// Every block reads 4 * steps float4 a thread past L1, again and again those of a window of its own:
+// `window` float4, a power of two, which begins `apart` float4 behind that of the block before.
 extern "C" __global__ void read(
     const float4* data, float* out, unsigned window, unsigned apart, int steps)
 {
-    unsigned at = blockIdx.x * apart + threadIdx.x;
+    const float4* mine = data + (size_t)blockIdx.x * apart;
+    unsigned at = threadIdx.x;
     float sum = 0.0f;
     for (int i = 0; i < steps; ++i) {
         float x[4][4];
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-            const float4* place = data + (at & (window - 1));
+            const float4* place = mine + (at & (window - 1));
             asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
                          : "=f"(x[part][0]), "=f"(x[part][1]), "=f"(x[part][2]), "=f"(x[part][3])
                          : "l"(place));
@@ -83,7 +84,7 @@ extern "C" __global__ void shared_rate(long long* clocks, float* out, int steps)
         float x[UNROLLED];
 #pragma unroll
         for (int j = 0; j < UNROLLED; ++j)
-            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x[j]) : "r"(at + 128 * j));
+            asm volatile("ld.volatile.shared.f32 %0, [%1];" : "=f"(x[j]) : "r"(at + 128 * j));
 #pragma unroll
         for (int j = 0; j < UNROLLED; ++j) sum += x[j];
     }

@@ -181,7 +181,7 @@ def work_of(
         ),
         l2_traffic(traffic),
         dram_bytes,
-        atomic_times(traffic, gpu),
+        atomic_times(traffic, reuse, gpu),
         any(code.name == "BAR" for _, code in codes(segments)),
         float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True))),
         machine.registers,
@@ -224,7 +224,9 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     elif kind in ("global load", "global store", "async copy"):
         clocks["memory"] = traffic.per_request(code.line, kind)
         clocks["fill"] = traffic.bytes_missing(code.line, kind) / FILL_BYTES
-    elif kind in ("shuffle", "global atomic") or name in ("LDL", "STL"):
+    elif kind == "global atomic":
+        clocks["memory"] = traffic.per_request(code.line, kind)
+    elif kind == "shuffle" or name in ("LDL", "STL"):
         clocks["memory"] = 1.0
     return np.array([clocks[unit] for unit in UNITS])
 
@@ -250,7 +252,7 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: floa
         miss = traffic.miss_share(line, kind)
         return near + 9 + miss * (far - near - 9) + traffic.per_request(line, kind) - 1
     if kind == "global atomic":
-        return gpu.l2_clocks
+        return gpu.l2_clocks + traffic.per_request(line, kind) - 1
     if code.name == "LDL":
         return near + 9
     if code.name in MEETINGS:
@@ -288,10 +290,13 @@ def dram_traffic(
     return {line: moved * size / everything for line, size in by_line.items()}, share
 
 
-def atomic_times(traffic: Traffic, gpu: GpuConstants) -> dict[int, float]:
-    """Line -> nanoseconds that its atomics on global memory take, one address after another."""
+def atomic_times(traffic: Traffic, reuse: Reuse, gpu: GpuConstants) -> dict[int, float]:
+    """Line -> nanoseconds of its share of the atomics on the hottest address, one after another."""
+    sectors: defaultdict[int, float] = defaultdict(float)
+    for (line, kind), count in traffic.sectors.items():
+        if kind == "global atomic":
+            sectors[line] += count
+    everything = max(sum(sectors.values()), 1.0)
     return {
-        line: gpu.atomic_ns * sectors
-        for (line, kind), sectors in traffic.sectors.items()
-        if kind == "global atomic"
+        line: gpu.atomic_ns * reuse.hottest * count / everything for line, count in sectors.items()
     }
