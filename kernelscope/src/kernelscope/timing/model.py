@@ -21,7 +21,7 @@ NAMES = {
     "mufu": "MUFU",
     "tensor": "tensor cores",
     "memory": "shared memory and L1",
-    "fill": "L1 and L2",
+    "fill": "L2 to an SM",
 }
 
 
@@ -114,41 +114,51 @@ def _round(
 def _sm_clocks(work: LaunchWork, gpu: GpuConstants, without: int | None) -> tuple[float, float]:
     """(clocks of the SM with most blocks, those if the blocks were spread evenly)."""
     chain, units = _chain(work, without), _units(work, without)
-    most = -(-work.shape.blocks // gpu.sms)
-    resident = min(work.resident, most)
+    most, resident = _most_blocks(work, gpu)
     full, rest = divmod(most, resident)
     round_clocks = _round(chain, units, resident, work.shape.warps, work.barriers)
-    rounds = -(-most // resident)
-    clocks = (rounds - 1) * gpu.start_clocks / resident
-    clocks += full * round_clocks + _round(chain, units, rest, work.shape.warps, work.barriers)
+    clocks = full * round_clocks + _round(chain, units, rest, work.shape.warps, work.barriers)
     even = work.shape.blocks / gpu.sms / resident * round_clocks
     return clocks, min(clocks, even)
+
+
+def _most_blocks(work: LaunchWork, gpu: GpuConstants) -> tuple[int, int]:
+    """(blocks of the SM that has most, how many of them at a time)."""
+    most = -(-work.shape.blocks // gpu.sms)
+    return most, min(work.resident, most)
+
+
+def _start_clocks(work: LaunchWork, gpu: GpuConstants) -> tuple[float, float]:
+    """(clocks until the first blocks work, clocks of an SM between blocks that follow others)."""
+    most, resident = _most_blocks(work, gpu)
+    return gpu.start_clocks, (-(-most // resident) - 1) * gpu.start_clocks / resident
 
 
 def bounds_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> dict[str, float]:
     """Bound -> microseconds of the launch by it alone."""
     us_of_clock = 1e6 / gpu.hz
-    most = -(-work.shape.blocks // gpu.sms)
-    resident = min(work.resident, most)
+    most, resident = _most_blocks(work, gpu)
     units = _units(work, without).sum(0) * work.shape.blocks / gpu.sms * us_of_clock
     found = {NAMES[unit]: float(us) for unit, us in zip(UNITS, units, strict=True)}
-    found["L2"] = sum(n for line, n in work.l2_bytes.items() if line != without) / gpu.l2_gbps / 1e3
-    found["DRAM"] = (
-        sum(n for line, n in work.dram_bytes.items() if line != without) / gpu.dram_gbps / 1e3
-    )
-    found["atomics"] = sum(n for line, n in work.atomic_ns.items() if line != without) / 1e3
+    found["L2"] = _kept(work.l2_bytes, without) / gpu.l2_gbps / 1e3
+    found["DRAM"] = _kept(work.dram_bytes, without) / gpu.dram_gbps / 1e3
+    found["atomics"] = _kept(work.atomic_ns, without) / 1e3
     chain = _chain(work, without).sum() * us_of_clock
     found["latency"] = float(chain * max(1.0, most / resident))
-    found["launch"] = gpu.launch_us
+    found["launch and starts"] = gpu.launch_us + sum(_start_clocks(work, gpu)) * us_of_clock
     clocks, even = _sm_clocks(work, gpu, without)
     found["tail"] = (clocks - even) * us_of_clock
     return found
 
 
+def _kept(by_line: dict[int, float], without: int | None) -> float:
+    return sum(amount for line, amount in by_line.items() if line != without)
+
+
 def time_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> float:
     """Microseconds of the launch; without: leave out what this source line does."""
-    bounds = bounds_of(work, gpu, without)
-    on_sm = _sm_clocks(work, gpu, without)[0] * 1e6 / gpu.hz
-    begin = gpu.start_clocks * 1e6 / gpu.hz
+    bounds, us_of_clock = bounds_of(work, gpu, without), 1e6 / gpu.hz
+    first, between = _start_clocks(work, gpu)
+    on_sm = (_sm_clocks(work, gpu, without)[0] + between) * us_of_clock
     body = smooth_max(on_sm, bounds["L2"], bounds["DRAM"], bounds["atomics"])
-    return float(gpu.launch_us + begin + body)
+    return float(gpu.launch_us + first * us_of_clock + body)
