@@ -29,12 +29,12 @@ H200 = Device("NVIDIA H200", (9, 0), 132, 232448)
 ARCH = "-arch=sm_90a"
 BLOCKS = 16  # of a launch that are run
 PERIOD = 1 << 20  # after so many, random numbers repeat
-MOST_US = 1000.0  # longer ones take long on the simulator too
+MOST_US = 150.0  # longer ones take long on the simulator too
 TILES_OF_A_SHAPE = 3
 
 
 @dataclass(frozen=True)
-class Case:
+class RecordedLaunch:
     """A recorded time. steps: of the ladder, or empty for a layer; shape: (B, H, L, d)."""
 
     label: str
@@ -55,7 +55,7 @@ def random(shape) -> np.ndarray:
     return np.resize(numbers, shape)
 
 
-def run_steps(case: Case) -> None:
+def run_steps(case: RecordedLaunch) -> None:
     batch, heads, length, d = case.shape
     steps = [step(one) for one in case.steps]
     problem = steps[0].taken(Problem(batch * heads, length, case.keys or length, d))
@@ -72,7 +72,7 @@ def run_steps(case: Case) -> None:
             call.call_steps(steps, arrays, d**-0.5, **given).run()
 
 
-def run_layer(case: Case) -> None:
+def run_layer(case: RecordedLaunch) -> None:
     x, ones = random(case.shape), np.ones(case.shape[-1], np.float32)
     if case.label.startswith("layernorm"):
         layer_norm(x, ones, ones, backend="simulator")
@@ -85,21 +85,27 @@ def stored(name: str) -> dict:
     return json.loads((RESULTS_FOLDER / f"h200/{name}.json").read_text(encoding="utf-8"))
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[RecordedLaunch]:
     """Every recorded time of launches of the course's kernels alone, of the tiles some."""
     for time in stored("memory_lesson")["scores"]["timings"]:
         name, *constants = time["name"].split()
         options = tuple(f"-D{one}" for one in constants)
-        yield Case(time["name"], time["median_us"], (int(name),), (2, 12, 196, 64), options)
+        yield RecordedLaunch(
+            time["name"], time["median_us"], (int(name),), (2, 12, 196, 64), options
+        )
     for row in stored("pipeline")["rows"]:
         for name, time in row["kernels"].items():
             number, options = KERNELS[name]
-            yield Case(f"{name} {row['shape']}", time["median_us"], (number,), row["shape"], options)
+            yield RecordedLaunch(
+                f"{name} {row['shape']}", time["median_us"], (number,), row["shape"], options
+            )
     for layer in ("layernorm", "gelu"):
         for row in stored(f"bench_{layer}")["rows"]:
             shape = tuple(row["shape"])
             name = "layer_norm" if layer == "layernorm" else "bias_gelu"
-            yield Case(f"{layer} {row['label']}", row["timings"][name]["median_us"], shape=shape)
+            yield RecordedLaunch(
+                f"{layer} {row['label']}", row["timings"][name]["median_us"], shape=shape
+            )
     for row in stored("bench_ladder")["rows"]:
         yield from methods(row, row["timings"])
     for row in stored("experiments")["rows"]:
@@ -109,7 +115,7 @@ def cases() -> Iterator[Case]:
         yield from methods(row, dict(list(row["candidates"].items())[1::every]))
 
 
-def methods(row: dict, timings: dict) -> Iterator[Case]:
+def methods(row: dict, timings: dict) -> Iterator[RecordedLaunch]:
     """The methods of one row of a record that are kernels of the ladder."""
     for name, time in timings.items():
         method = name.split()[0]
@@ -118,10 +124,12 @@ def methods(row: dict, timings: dict) -> Iterator[Case]:
         if steps:
             keys = row.get("keys", 0)
             label = f"{name} {row['shape']} {keys or ''}".strip()
-            yield Case(label, time["median_us"], tuple(steps), row["shape"], options, keys)
+            yield RecordedLaunch(
+                label, time["median_us"], tuple(steps), row["shape"], options, keys
+            )
 
 
-def predicted(case: Case) -> dict:
+def predicted(case: RecordedLaunch) -> dict:
     """Return the row of a case."""
     with observe(Time("h200", blocks=BLOCKS)) as seen:
         case.run()
@@ -136,7 +144,7 @@ def predicted(case: Case) -> dict:
     }
 
 
-def rows(chosen: Callable[[Case], bool], workers: int = 2) -> list[dict]:
+def rows(chosen: Callable[[RecordedLaunch], bool], workers: int = 2) -> list[dict]:
     """Return a row for every chosen case."""
     with ProcessPoolExecutor(workers) as pool:
         return list(pool.map(predicted, filter(chosen, cases())))

@@ -4,7 +4,14 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from kernelscope.timing.caches import LINE_SECTORS, HotAddresses, SectorStreams, hits, times_since, window_of
+from kernelscope.timing.caches import (
+    LINE_SECTORS,
+    HotAddresses,
+    SectorStreams,
+    hits,
+    times_since,
+    window_of,
+)
 
 
 def lru_hits(sectors, lines):

@@ -64,7 +64,8 @@ class SectorStreams:
         for stream in streams:
             sectors = np.concatenate([part for _, part in stream])
             starts = np.cumsum([0, *(part.size for _, part in stream[:-1])])
-            for (key, _), count in zip(stream, np.add.reduceat(~hits(sectors, lines), starts)):
+            lacking = np.add.reduceat(~hits(sectors, lines), starts)
+            for (key, _), count in zip(stream, lacking, strict=True):
                 lacking_of[key].append(int(count))
         return {
             key: (sum(counts) / len(streams), float(np.mean(np.array(counts) > 0)))

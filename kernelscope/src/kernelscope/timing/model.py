@@ -97,9 +97,7 @@ def _chain(work: LaunchWork, without: int | None) -> np.ndarray:
     return work.shape.imbalance * np.array(sums)
 
 
-def _round(
-    chain: np.ndarray, units: np.ndarray, blocks: int, warps: int, barriers: bool
-) -> float:
+def _round(chain: np.ndarray, units: np.ndarray, blocks: int, warps: int, barriers: bool) -> float:
     """Clocks of an SM for `blocks` resident blocks; warps: of a block."""
     if not blocks:
         return 0.0

@@ -19,7 +19,7 @@ extern "C" __global__ void copy(const float4* __restrict__ from, float4* __restr
     for (int i = 0; i < 4; ++i) to[first + i * blockDim.x] = part[i];
 }
 
-// Every block reads 4 * steps float4 a thread past L1, again and again those of a window of its own:
+// Every block reads 4 * steps float4 a thread past L1, again and again those of its own window:
 // `window` float4, a power of two, which begins `apart` float4 behind that of the block before.
 extern "C" __global__ void read(
     const float4* data, float* out, unsigned window, unsigned apart, int steps)

@@ -38,7 +38,7 @@ _TENSOR_OF_F16 = {"TF32": 0.5, "16816": 1.0, "1688": 1.0, "IMMA": 2.0, "DMMA": 0
 
 @dataclass(frozen=True)
 class Reuse:
-    """Bytes of global memory that a launch reads and writes, distinct, in pieces as DRAM moves them.
+    """Distinct bytes of global memory that a launch reads and writes, in pieces as DRAM moves them.
 
     hottest: lanes whose atomics are on one address, the one that has most.
     """
