@@ -1,6 +1,6 @@
 """Judge the time model on kernels that it was never fitted to.
 
-    python kernelscope/tools/time_model.py TIMES.json RECORD.json FITTED.json
+    python kernelscope/tools/time_model.py TIMES.json RECORD.json [FITTED.json]
 
 TIMES.json has the measured times of `kernelscope/tests/timing/held_out` on a GPU, in rows with a
 label and median_us, and the GPU's stamp. RECORD.json gets the judgement: every kernel at every
@@ -82,18 +82,21 @@ def kendall_tau(rows: list[dict]) -> float:
 
 def record_of(times: dict, rows: list[dict], fitted: list[dict]) -> dict:
     """Return the record of the judgement."""
+    fits = {"fitted_summary": summary(fitted), "fitted": worst_first(fitted)} if fitted else {}
     files = sorted({row["file"] for row in rows})
     by_file = {file: summary([row for row in rows if row["file"] == file]) for file in files}
     stamp = {"kind": "time_model"} | {key: times[key] for key in STAMP}
-    return stamp | {
-        "how": times["how"],
-        "blocks": BLOCKS,
-        "summary": summary(rows),
-        "by_file": by_file,
-        "rows": worst_first(rows),
-        "fitted_summary": summary(fitted),
-        "fitted": worst_first(fitted),
-    }
+    return (
+        stamp
+        | {
+            "how": times["how"],
+            "blocks": BLOCKS,
+            "summary": summary(rows),
+            "by_file": by_file,
+            "rows": worst_first(rows),
+        }
+        | fits
+    )
 
 
 def worst_first(rows: list[dict]) -> list[dict]:
@@ -105,13 +108,14 @@ def markdown(record: dict) -> str:
     head = ["| | times | median | 90 % below | worst | within 30 % | tau of the order |"]
     head += ["|---|---|---|---|---|---|---|", _errors("held out", record["summary"])]
     head += [_errors(f"... `{name}`", one) for name, one in record["by_file"].items()]
-    head += [_errors("fitted", record["fitted_summary"]), ""]
+    if "fitted" in record:
+        head.append(_errors("fitted", record["fitted_summary"]))
     rows = ["| held-out kernel | measured, us | predicted, us | error | bound |"]
     rows += ["|---|---|---|---|---|"]
     for row in record["rows"]:
         times = f"{row['measured_us']:.4g} | {row['predicted_us']:.4g} | {row['error']:+.0%}"
         rows.append(f"| {row['label']} | {times} | {row['limit']} |")
-    return "\n".join(head + rows) + "\n"
+    return "\n".join([*head, "", *rows]) + "\n"
 
 
 def _errors(name: str, one: dict) -> str:
@@ -123,10 +127,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("times", type=Path)
     parser.add_argument("record", type=Path)
-    parser.add_argument("fitted", type=Path)
+    parser.add_argument("fitted", type=Path, nargs="?")
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
-    times, fitted = (json.loads(path.read_text()) for path in (arguments.times, arguments.fitted))
+    times = json.loads(arguments.times.read_text())
+    fitted = json.loads(arguments.fitted.read_text()) if arguments.fitted else []
     record = record_of(times, judged(times, arguments.workers), fitted)
     arguments.record.write_text(json.dumps(record, indent=1) + "\n")
     print(markdown(record))

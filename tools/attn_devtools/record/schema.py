@@ -395,8 +395,8 @@ class TimeModelRecord(RecordStamp):
     summary: PredictionErrors
     by_file: dict[str, PredictionErrors]
     rows: list[PredictedTime]
-    fitted_summary: PredictionErrors
-    fitted: list[PredictedTime]
+    fitted_summary: NotRequired[PredictionErrors]
+    fitted: NotRequired[list[PredictedTime]]
 
 
 class DifferentLaunch(TypedDict):
