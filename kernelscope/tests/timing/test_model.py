@@ -157,11 +157,15 @@ def test_held_out_errors_stay_below(record):
     assert record["summary"]["median"] == pytest.approx(np.median(errors), abs=1e-3)
 
 
-def test_no_fit_reads_the_held_out_kernels():
-    """Only the judgement and these tests name them."""
-    sources = [*(KERNELSCOPE / "src").rglob("*.py"), *(KERNELSCOPE / "src").rglob("*.json")]
-    course = KERNELSCOPE.parent / "tools/attn_devtools"
-    sources += [path for path in course.rglob("*.py") if path.name != "schema.py"]
-    assert len(sources) > 200
-    readers = [p for p in sources if "time_model" in (text := p.read_text()) or "held_out" in text]
-    assert not readers
+def test_nothing_but_the_judgement_reads_the_held_out_kernels():
+    """No source, and no GPU's constants, name them."""
+    sources = [p for kind in ("py", "json") for p in (KERNELSCOPE / "src").rglob(f"*.{kind}")]
+    texts = {path: path.read_text() for path in sources}
+    assert len(texts) > 200
+    assert not [path for path, text in texts.items() if "time_model" in text or "held_out" in text]
+
+
+def test_fitted_and_held_out_kernels_are_apart(record):
+    fitted = {row["label"].split()[0] for row in record["fitted"]}
+    assert len(record["fitted"]) > 100
+    assert not fitted & {one.name for one in held_out()}
