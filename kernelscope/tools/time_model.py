@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from hashlib import sha256
 from itertools import combinations
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from kernelscope.timing import Time
 
 TESTS = Path(__file__).parents[1] / "tests/timing"
 sys.path.insert(0, str(TESTS))
-from held_out_set import HeldOut, held_out  # noqa: E402 - beside the tests, in no package
+from held_out_set import FOLDER, HeldOut, held_out  # noqa: E402 - beside the tests, in no package
 
 BLOCKS = 64  # of a grid that are run, as `kernelscope predict` does
 STAMP = ("gpu", "driver", "cuda", "date", "commit")
@@ -86,6 +87,7 @@ def record_of(times: dict, rows: list[dict], fitted: list[dict]) -> dict:
     files = sorted({row["file"] for row in rows})
     by_file = {file: summary([row for row in rows if row["file"] == file]) for file in files}
     stamp = {"kind": "time_model"} | {key: times[key] for key in STAMP}
+    stamp["kernels"] = {file: sha256((FOLDER / file).read_bytes()).hexdigest() for file in files}
     return (
         stamp
         | {

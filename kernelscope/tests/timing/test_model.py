@@ -3,11 +3,12 @@
 import json
 import sys
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
-from held_out_set import held_out
+from held_out_set import FOLDER, held_out
 from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, measure
 from kernelscope.timing.gpus import gpu
@@ -137,6 +138,8 @@ def test_the_record_is_of_this_model(record, place):
     cases = {one.label: one for one in held_out()}
     assert {row["label"] for row in record["rows"]} == set(cases)
     assert len({one.name for one in cases.values()}) >= 40
+    for file, digest in record["kernels"].items():
+        assert sha256((FOLDER / file).read_bytes()).hexdigest() == digest
     small = [row for row in record["rows"] if np.prod(cases[row["label"]].grid) <= 1056]
     row = small[{"best": -1, "median": len(small) // 2, "worst": len(small) // 8}[place]]
     one = cases[row["label"]]
