@@ -25,6 +25,7 @@ from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.methods import UnsupportedOption
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.agreement import assert_agrees
+from attn_devtools.shares import crossed, in_turns
 
 HALF, BFLOAT16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 RELATIVE = {BFLOAT16: 4e-3, HALF: 5e-4}  # weights, ds and the gradient are rounded once each
@@ -67,17 +68,20 @@ def test_gradients(dtype, shape, m, kv_heads, how):
     run(inputs(dtype, shape, m, kv_heads, **how), **how)
 
 
+# (n, m, causal): neighbours differ in both, so that each number of blocks meets all four values.
+TURNS = [(70, 400, False), (300, 130, True), (70, 400, True), (300, 130, False)]
+
+
 @pytest.mark.system
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("blocks", [1, 3, 108])
-def test_blocks_take_turns(blocks, causal):
+@pytest.mark.parametrize(("blocks", "case"), crossed([1, 3, 108], TURNS, each=2), ids=str)
+def test_blocks_take_turns(blocks, case):
     """Tiles of a head in one round and in two, more and fewer of keys than of queries."""
-    for n, m in ((70, 400), (300, 130)):
-        arrays = inputs(shape=(1, 4, n, 64), m=m, kv_heads=2, causal=causal)
-        how = {"causal": causal, "deterministic": True, "options": (f"-DBLOCKS={blocks}",)}
-        found = [run(arrays, **how) for _ in range(2)]
-        for name in ("dq", "dk", "dv"):
-            np.testing.assert_array_equal(*(one[name].view(np.uint16) for one in found))
+    n, m, causal = case
+    arrays = inputs(shape=(1, 4, n, 64), m=m, kv_heads=2, causal=causal)
+    how = {"causal": causal, "deterministic": True, "options": (f"-DBLOCKS={blocks}",)}
+    found = [run(arrays, **how) for _ in range(2)]
+    for name in ("dq", "dk", "dv"):
+        np.testing.assert_array_equal(*(one[name].view(np.uint16) for one in found))
 
 
 @pytest.mark.system
@@ -100,7 +104,7 @@ def test_scores_far_below_zero_beside_keys_that_are_not_there():
 
 # -- on the simulator ------------------------------------------------------------------------------
 @pytest.mark.system
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("deterministic", in_turns([False, True], 2))
 def test_the_sanitizer_is_silent(deterministic):
     arrays = inputs(shape=(1, 2, 140, 64), m=140, kv_heads=1, causal=True)
     how = {"causal": True, "deterministic": deterministic}

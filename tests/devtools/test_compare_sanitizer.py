@@ -88,7 +88,9 @@ def test_every_kernel_meets_every_tool_once():
     assert {step.path.name for step in (*LADDER, *LAYERS, *BACKWARD)} <= set(runs.clean_subjects())
 
 
-@pytest.mark.parametrize("path", sorted({step.path for step in LAYERS}), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", in_turns(sorted({step.path for step in LAYERS}), 2), ids=lambda path: path.name
+)
 def test_kernels_of_the_layers_are_silent_and_right(path, monkeypatch):
     subject = runs.clean_subjects()[path.name]
     assert {case.step for case in subject.cases} == {step for step in LAYERS if step.path == path}
@@ -107,7 +109,7 @@ def test_kernels_of_the_layers_are_silent_and_right(path, monkeypatch):
     assert "out-of-bounds" in found["kinds"] and found["right"] is False
 
 
-@pytest.mark.parametrize("method", BACKWARD_METHODS)
+@pytest.mark.parametrize("method", in_turns([*BACKWARD_METHODS], 2))
 def test_methods_of_the_backward_pass_are_silent_and_right(method):
     subject = runs.clean_subjects()[BACKWARD_METHODS[method].steps[-1].path.name]
     assert tool.simulate(subject) == {"kinds": {}, "right": True, "messages": []}

@@ -5,6 +5,7 @@ import csv
 import io
 import os
 import re
+import shutil
 
 import pytest
 from hostile_class import PROBLEM, SET
@@ -122,29 +123,40 @@ def test_a_second_hand_in_leaves_no_page_of_the_first(tmp_path):
     assert not page.exists() and store.graded == 2
 
 
-def test_the_points_reach_nbgraders_gradebook(tmp_path):
+@pytest.fixture(scope="module")
+def new_gradebook(tmp_path_factory):
+    """A gradebook with the points of two students; nbgrader takes seconds to make one."""
     pytest.importorskip("nbgrader", reason="nbgrader is not installed")
-    path = tmp_path / "gradebook.db"
+    path = tmp_path_factory.mktemp("nbgrader") / "gradebook.db"
     results = [result_of("ann"), result_of("bob", earned=1), result_of("cyn", unreadable="empty")]
-    write_nbgrader(path, [SET], results)
-    write_nbgrader(path, [SET], [result_of("ann", earned=1)])  # a second hand-in
+    assert write_nbgrader(path, [SET], results) == []
+    return path
+
+
+@pytest.fixture
+def gradebook(new_gradebook, tmp_path):
+    return shutil.copy(new_gradebook, tmp_path)
+
+
+def test_the_points_reach_nbgraders_gradebook(gradebook):
+    write_nbgrader(gradebook, [SET], [result_of("ann", earned=1)])  # a second hand-in
     from nbgrader.api import Gradebook
 
-    with Gradebook(f"sqlite:///{path}") as book:
+    with Gradebook(f"sqlite:///{gradebook}") as book:
         points = {one.student.id: one.score for one in book.assignment_submissions(SET)}
         assert points == {"ann": 14, "bob": 14}
         assert book.find_assignment(SET).max_score == problem_set(SET).points
 
 
-def test_a_name_that_is_no_text_keeps_no_other_out_of_the_gradebook(tmp_path):
-    pytest.importorskip("nbgrader", reason="nbgrader is not installed")
-    path, strange = tmp_path / "gradebook.db", os.fsdecode(b"cyn\xff")
+def test_a_name_that_is_no_text_keeps_no_other_out_of_the_gradebook(gradebook):
+    strange = os.fsdecode(b"cyn\xff")
     results = [result_of("ann"), result_of(strange), result_of("dan")]
-    assert write_nbgrader(path, [SET], results) == [strange]
+    assert write_nbgrader(gradebook, [SET], results) == [strange]
     from nbgrader.api import Gradebook
 
-    with Gradebook(f"sqlite:///{path}") as book:
-        assert {one.student.id for one in book.assignment_submissions(SET)} == {"ann", "dan"}
+    with Gradebook(f"sqlite:///{gradebook}") as book:
+        found = {one.student.id for one in book.assignment_submissions(SET)}
+        assert found == {"ann", "bob", "dan"}
 
 
 @pytest.mark.parametrize("mark", ["\f", "\v", "\x1c", "\x85", "\u2028", "\r"])
