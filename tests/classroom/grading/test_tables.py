@@ -6,6 +6,7 @@ import io
 import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from hostile_class import PROBLEM, SET
@@ -135,7 +136,7 @@ def new_gradebook(tmp_path_factory):
 
 @pytest.fixture
 def gradebook(new_gradebook, tmp_path):
-    return shutil.copy(new_gradebook, tmp_path)
+    return Path(shutil.copy(new_gradebook, tmp_path))
 
 
 def test_the_points_reach_nbgraders_gradebook(gradebook):
