@@ -88,7 +88,7 @@ def test_twin_is_clean_where_the_defect_shows(broken):
     ("path", "problem"),
     [
         (path, (BULK if clean_step(path).flags else RAGGED)[which])
-        for path, which in crossed(CLEAN, range(4), each=2)
+        for path, which in in_turns(crossed(CLEAN, range(4), each=2), 2)
     ],
     ids=lambda one: getattr(one, "stem", str(one)),
 )

@@ -25,7 +25,9 @@ from attn_course import attention, reference
 from attn_course.cli import tour
 from attn_course.cli.main import main
 
-tour.LADDER, tour.METHODS = tour.LADDER[:5], ("naive", "rows_online")  # all of them take long
+# All of them take long.
+tour.LADDER, tour.METHODS = tour.LADDER[:5], ("naive", "rows_online")
+tour.LAYERS, tour.BACKWARD_METHODS = tour.LAYERS[:1], {}
 small = ["--shape", "1,2,9,8"]
 calls = {
     "tour": ["tour", "--quick", "--out", "figures"],
@@ -39,7 +41,7 @@ calls = {
     "lessons": ["lessons", "--folder", "work"],
     "exercises": ["exercises"],
     "prove": ["exercises", "--prove", "add_ten"],
-    "claims": ["claims"],
+    "claims": ["claims", "no_bank_conflicts", "tensor_cores_slower", "gelu_error"],
     "site, which needs Sphinx": ["site", "--folder", "site"],
     "lab, which needs jupyterlab": ["lessons", "--folder", "work", "--open"],
 }
@@ -105,7 +107,7 @@ def engine_wheel(tmp_path_factory) -> Path:
 
 def test_the_engines_wheel_holds_its_package_alone(engine_wheel):
     names = {name for name in zipfile.ZipFile(engine_wheel).namelist() if "dist-info" not in name}
-    package = stored("kernelscope/src/kernelscope", ".py", ".js", ".css", ".json")
+    package = stored("kernelscope/src/kernelscope", ".py", ".js", ".css", ".json", ".cu")
     headers = stored("kernelscope/src/kernelscope/headers", "")
     package |= {name for name in headers if (ROOT / name).is_file()}
     assert {name.removeprefix("kernelscope/src/") for name in package} == names
