@@ -17,7 +17,7 @@ from attn_course.ladder.checks import check_floats
 
 from .launches import Launches, LayerPlan
 from .operations import check_integer
-from .transformer import Grouping, Saved, TransformerBlock, check_mapping, host_weight
+from .transformer import Grouping, TransformerBlock, check_mapping, host_weight
 
 BIAS_TABLE = "bias_table"  # among a block's weights: ((2s - 1)^2, heads)
 
@@ -161,13 +161,9 @@ class SwinStage:
         """Prepare the stage on x: fill x in place, then ``plan()`` returns ``plan.out``."""
         return LayerPlan(*self._launches(x))
 
+    @takes_foreign
     def forward(self, x):
         """Return the stage of x, as a call does, and what backward() needs; x must not change."""
-        out, *kept = self._forward(x)
-        return out, [Saved(*kept[i : i + 8]) for i in range(0, len(kept), 8)]
-
-    @takes_foreign
-    def _forward(self, x):
         self._launches(x)  # checks
         kept, rows = [], (-1, self.blocks[0].width)
         for number, block in enumerate(self.blocks):
@@ -175,15 +171,15 @@ class SwinStage:
             out, grouping = launches.xp.empty_like(x), self._grouping(number, *x.shape[:3])
             saved = block.append(launches, x.reshape(rows), out.reshape(rows), grouping, True)
             launches.run()
-            kept += saved._replace(x=x)
+            kept.append(saved._replace(x=x))
             x = out
-        return (x, *kept)
+        return x, tuple(kept)
 
     def backward(self, saved, dout):
         """Return dx, and a dict of the weights' gradients for each block; see TransformerBlock."""
         found = []
         for number, kept in reversed([*enumerate(saved)]):
-            block, grouping = self.blocks[number], self._grouping(number, *kept.x.shape[:3])
+            block, grouping = self.blocks[number], self._grouping(number, *kept[0].shape[:3])
             dout, *arrays = block._backward(dout, *kept, grouping)
             found.insert(0, dict(zip(block.names, arrays, strict=False)))
             if self.tables[number] is not None:
