@@ -9,7 +9,7 @@ struct KeyWork {
     int tile;        // of keys, in this head
     int first;       // tile of queries that sees a key of this one; so do all after it
     int count;       // these and those
-    int turn;        // which of them comes first, the others in a circle; -1: backwards from the last
+    int turn;        // which of them comes first, the rest in a circle; -1: from the last backwards
     int begin, end;  // of this head's shares of tiles: of those that start together
 
     __device__ __forceinline__ int query_tile(int step) const  // step < count
