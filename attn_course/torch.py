@@ -80,7 +80,9 @@ def _refusal(tensors, mask, dropout_p, is_causal, enable_gqa) -> str:
 def _attend(tensors, mask, is_causal: bool, scale):
     """sdpa() by the kernels. Raises UserError for what they do not take."""
     query, key, _ = tensors
-    batch = torch.broadcast_shapes(*(one.shape[:-3] for one in tensors))
+    batches = [one.shape[:-3] for one in tensors]
+    alike = batches[0] == batches[1] == batches[2]
+    batch = batches[0] if alike else torch.broadcast_shapes(*batches)
     flat = [_four_axes(one, batch).contiguous() for one in tensors]
     n, m = query.shape[-2], key.shape[-2]
     if is_causal and n != m:  # attention() aligns the last query with the last key
@@ -93,8 +95,10 @@ def _attend(tensors, mask, is_causal: bool, scale):
         out = AttentionFunction.apply(*flat, bias, causal, scale)
     else:
         out = attention(*flat, "auto", causal, scale, bias=bias)
+    if len(batch) == 1:
+        return out
     axes = 2 if max(one.dim() for one in tensors) == 2 else 3
-    return out if len(batch) == 1 else out.reshape(*batch, *out.shape[-axes:])
+    return out.reshape(*batch, *out.shape[-axes:])
 
 
 class AttentionFunction(torch.autograd.Function):

@@ -1,6 +1,6 @@
 // Idea:          A row is read once and stays in registers: its mean, its variance and the result
-//                are computed from there. Some lanes of a warp share a row, or a block where
-//                rows are long. What no sum decides is loaded before the sums.
+//                are computed from there. Few threads share a row, 8 lanes to a block: a number
+//                that a thread adds up itself needs no exchange.
 // Changes from:  05_softmax_warp.cu
 // Shapes:        x, residual, sum (rows, d); bias, gamma, beta (d); y (rows, parts*d); row-major
 //                float32; residual, bias, gamma, beta and sum may be null
@@ -8,13 +8,15 @@
 //                layernorm_block: grid (rows), block (32, WARPS), static shared 3*WARPS*4 bytes
 // Needs:         sm_50; d <= 4*LANES*VECTORS (layernorm_warp) or 128*VECTORS*WARPS
 //                (layernorm_block); ROWS and WARPS 1 to 32; LANES a power of two, 1 to 32; parts 1,
-//                or 3 for operands of TF32 products; with ADDED=0 no residual, bias and sum
+//                or 3 for operands of TF32 products; with PLAIN no residual, bias and sum, parts 1,
+//                d a multiple of 4, arrays that begin at multiples of 16 bytes; with PLAIN=2 d is
+//                4*VECTORS times the threads of a row
 // Expect:        x is read once and y written once: bound by memory for large x, by the latency of
 //                one row for small x; the residual costs one array more to read, sum one to write
 // Limits:        rows < 2^31; forward only
 
 #ifndef ROWS
-#define ROWS 4  // warps a block of layernorm_warp
+#define ROWS 2  // warps a block of layernorm_warp
 #endif
 #ifndef LANES
 #define LANES 32  // lanes of layernorm_warp that share a row
@@ -25,8 +27,8 @@
 #ifndef VECTORS
 #define VECTORS 4  // groups of four columns that a thread holds
 #endif
-#ifndef ADDED
-#define ADDED 1  // 0: x is normalised alone, which takes fewer registers
+#ifndef PLAIN
+#define PLAIN 0  // 1: no code for added arrays, parts, odd rows; 2: one exchange of sums, not two
 #endif
 
 #include "include/row_columns.cuh"
@@ -34,9 +36,9 @@
 #define INFINITE __int_as_float(0x7f800000)  // NVRTC has no <math.h> to name it
 
 // Whether gamma and beta are loaded beside x: after the sums they would be waited for once more.
-constexpr bool EARLY = VECTORS <= 2 || !ADDED;  // else there are too few registers
+constexpr bool EARLY = VECTORS <= 2 || PLAIN;  // else there are too few registers
 // Warps that an SM must have room for, so that some load while others wait for their sums.
-constexpr int BUSY_WARPS = VECTORS <= 1 ? 48 : VECTORS <= 4 ? (VECTORS > 2 && EARLY ? 24 : 32) : 16;
+constexpr int BUSY_WARPS = VECTORS > 4 ? 16 : VECTORS == 4 && PLAIN ? 24 : 32;
 constexpr int LEAST_BLOCKS = BUSY_WARPS < 2 * WARPS ? 1 : BUSY_WARPS / WARPS;
 
 struct Row {  // null: no such array
@@ -53,7 +55,7 @@ __device__ __forceinline__ void load_sum(float4 (&value)[VECTORS], const Row& ro
 {
     float4 more[VECTORS] = {}, shift[VECTORS] = {};
     load_columns<threads, vector>(value, row.x, thread, row.held);
-    if (!ADDED) return;
+    if (PLAIN) return;
     if (row.residual) load_columns<threads, vector>(more, row.residual, thread, row.held);
     if (row.bias) load_columns<threads, vector>(shift, row.bias, thread, row.held);
 #pragma unroll
@@ -70,10 +72,15 @@ __device__ __forceinline__ float deviations(float4 (&value)[VECTORS], int thread
                                             float eps, float (*part)[warps])  // (3, warps), shared
 {
     const float share = 1.0f / row.d;
+    if (PLAIN == 2) {
+        const float pivot = row.held ? row.x[0] : 0.0f;
+        const float squares = full_row_deviations<warps, lanes>(value, pivot, part);
+        return squares < INFINITE ? rsqrtf(squares * share + eps) : nanf("");
+    }
     float total[1] = {0.0f};
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        total[0] += (value[i].x + value[i].y) + (value[i].z + value[i].w);
+        total[0] += sum_of(value[i]);
     }
     row_sums<warps, lanes>(total, part);
     const float mean = total[0] * share;
@@ -88,16 +95,15 @@ __device__ __forceinline__ float deviations(float4 (&value)[VECTORS], int thread
         value[i].y = left > (vector ? 0 : 1) ? value[i].y - mean : 0.0f;
         value[i].z = left > (vector ? 0 : 2) ? value[i].z - mean : 0.0f;
         value[i].w = left > (vector ? 0 : 3) ? value[i].w - mean : 0.0f;
-        moments[0] += (value[i].x + value[i].y) + (value[i].z + value[i].w);
-        moments[1] += (value[i].x * value[i].x + value[i].y * value[i].y) +
-                      (value[i].z * value[i].z + value[i].w * value[i].w);
+        moments[0] += sum_of(value[i]);
+        moments[1] += sum_of(value[i] * value[i]);
     }
     row_sums<warps, lanes>(moments, part + 1);
     const float rest = moments[0] * share;
     const float variance = fmaxf(moments[1] * share - rest * rest, 0.0f);
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        value[i] = value[i] + make_float4(-rest, -rest, -rest, -rest);
+        value[i] = value[i] - rest;
     }
     // Where the squares overflow, 1 / sqrt(inf) = 0 would pass for a result: NaN is none.
     return moments[1] < INFINITE ? rsqrtf(variance + eps) : nanf("");
@@ -131,11 +137,8 @@ __device__ __forceinline__ void normalise(const Row& row, int thread, float eps,
     for (int i = 0; i < VECTORS; ++i) {
         const int column = 4 * (thread + THREADS * i), left = row.held - column;
         if (left <= 0) continue;
-        const float4 out = make_float4(value[i].x * inverse * scale[i].x + shift[i].x,
-                                       value[i].y * inverse * scale[i].y + shift[i].y,
-                                       value[i].z * inverse * scale[i].z + shift[i].z,
-                                       value[i].w * inverse * scale[i].w + shift[i].w);
-        store_parts(row.y, column, out, left, row.d, row.parts, vector);
+        const float4 out = inverse * value[i] * scale[i] + shift[i];
+        store_parts(row.y, column, out, left, row.d, PLAIN ? 1 : row.parts, vector);
     }
 }
 
@@ -150,7 +153,7 @@ __device__ __forceinline__ void normalise_row(Row row, long long at, int thread,
     if (row.residual) row.residual += at * row.d;
     if (row.sum) row.sum += at * row.d;
     row.y += at * row.d * row.parts;
-    if (starts % 16 == 0 && row.d % 4 == 0) {
+    if (PLAIN || (starts % 16 == 0 && row.d % 4 == 0)) {
         normalise<warps, lanes, true>(row, thread, eps, part);
     } else {
         normalise<warps, lanes, false>(row, thread, eps, part);

@@ -18,6 +18,14 @@
 
 #include "include/quads.cuh"
 
+// The first number of a row of (rows/n, heads, n, d), of head 0. No GPU divides 64-bit numbers by
+// one instruction, so the division is of 32 bits.
+__device__ __forceinline__ long long first_of(int row, int n, int width, int d)
+{
+    const int sequence = row / n;
+    return (long long)sequence * n * width + (long long)(row - sequence * n) * d;
+}
+
 // Row r of q, k and v is token r, or token[r]: with windows, the place of that token in the image.
 extern "C" __global__ void __launch_bounds__(THREADS) split_heads(
     const float* __restrict__ qkv,   // (rows, count, heads, d)
@@ -28,19 +36,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_heads(
     float* __restrict__ v,           // (rows/n, heads, n, d) or null
     int n, int heads, int d)
 {
-    const long long row = blockIdx.x;
+    const int row = blockIdx.x;
     const int width = heads * d, count = k ? 3 : 1;
     const bool vector = rows_aligned(qkv, d) && rows_aligned(bias, d) && rows_aligned(q, d) &&
                         rows_aligned(k, d) && rows_aligned(v, d);
     const int quads = (d + 3) / 4;  // of a head: a quad never reaches into the next one
-    qkv += (token ? token[row] : row) * count * width;
-    const long long first = row / n * n * width + row % n * d;  // of head 0
+    qkv += (long long)(token ? token[row] : row) * count * width;
+    const long long first = first_of(row, n, width, d);
     for (int i = threadIdx.x; i < count * heads * quads; i += THREADS) {
         const int head = i / quads, column = 4 * (i % quads), left = d - column;  // of count*heads
         float4 x = load_quad(qkv + head * d + column, left, vector);
         if (bias) x = x + load_quad(bias + head * d + column, left, vector);
-        float* to = head < heads ? q : head < 2 * heads ? k : v;
-        store_quad(to + first + (long long)(head % heads) * n * d + column, x, left, vector);
+        const int part = (head >= heads) + (head >= 2 * heads);  // of q, k and v
+        float* to = part == 0 ? q : part == 1 ? k : v;
+        to += first + (long long)(head - part * heads) * n * d + column;
+        store_quad(to, x, left, vector);
     }
 }
 
@@ -52,17 +62,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) merge_heads(
     float* __restrict__ out,        // (rows, count, parts*heads*d)
     int n, int heads, int d, int parts)
 {
-    const long long row = blockIdx.x;
+    const int row = blockIdx.x;
     const int width = heads * d, count = k ? 3 : 1;
     const bool vector =
         rows_aligned(q, d) && rows_aligned(k, d) && rows_aligned(v, d) && rows_aligned(out, d);
     const int quads = (d + 3) / 4;
-    const long long first = row / n * n * width + row % n * d;  // of head 0
-    out += (token ? token[row] : row) * count * parts * width;
+    const long long first = first_of(row, n, width, d);
+    out += (long long)(token ? token[row] : row) * count * parts * width;
     for (int i = threadIdx.x; i < count * heads * quads; i += THREADS) {
         const int head = i / quads, column = 4 * (i % quads), left = d - column;
-        const float* from = head < heads ? q : head < 2 * heads ? k : v;
-        from += first + (long long)(head % heads) * n * d + column;
+        const int part = (head >= heads) + (head >= 2 * heads);
+        const float* from = part == 0 ? q : part == 1 ? k : v;
+        from += first + (long long)(head - part * heads) * n * d + column;
         store_parts(out, head * d + column, load_quad(from, left, vector), left, width, parts,
                     vector);
     }

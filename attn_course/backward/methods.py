@@ -15,18 +15,15 @@ from kernelscope.module import Interchange, is_foreign, takes_foreign, tensor_li
 from attn_course.ladder.call import Call, call_steps
 from attn_course.ladder.checks import check_arrays, check_bias, check_floats
 from attn_course.ladder.choose import current_device, device_number
-from attn_course.ladder.methods import (
-    AUTO,
+from attn_course.ladder.kept import (
     CachedCall,
-    Plan,
     are_plain,
     array_form,
     keep_call,
     kept_call,
-    problem_of,
-    run_request,
     tensor_form,
 )
+from attn_course.ladder.methods import AUTO, Plan, problem_of, run_request
 
 from .steps import check_method, choose_backward, method_of
 

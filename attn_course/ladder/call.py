@@ -4,7 +4,7 @@ Everything that launches kernels of the ladder builds a :class:`Call`. Building 
 geometry, compiles the kernels and checks the arguments; ``run()`` launches, as often as wanted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import itemgetter
@@ -35,7 +35,8 @@ class StepLaunch:
         kernel: the compiled kernel.
         numbers: the arguments that are no arrays, by parameter name; see :func:`numbers_of`.
         heads: the heads of q on which it works; None: all.
-        checked: it has run; further runs are on arrays of the same dtypes and shapes.
+        again: runs it again, on arrays of the same dtypes and shapes; None before the first run.
+        changing: the names of the arrays that `again` takes.
     """
 
     step: Step
@@ -43,15 +44,18 @@ class StepLaunch:
     kernel: Kernel
     numbers: dict[str, object]
     heads: slice | None = None
-    checked: bool = False
+    again: Callable | None = None
+    changing: tuple[str, ...] = ()
 
     def arguments(self, arrays: Mapping[str, object]) -> tuple:
         """Return the kernel's arguments in its order, for arrays by name."""
+        return itemgetter(*self.step.arguments)({**self.numbers, **self._own(arrays)})
+
+    def _own(self, arrays: Mapping[str, object]) -> Mapping[str, object]:
+        """The arrays as this launch takes them: its heads of them, and tensor maps."""
         if self.heads is not None:
             arrays = {name: _part(array, self.heads) for name, array in arrays.items()}
-        if self.step.maps:
-            arrays = {**arrays, **self._maps(arrays)}
-        return itemgetter(*self.step.arguments)({**self.numbers, **arrays})
+        return {**arrays, **self._maps(arrays)} if self.step.maps else arrays
 
     def _maps(self, arrays: Mapping[str, object]) -> dict[str, object]:
         """Tensor maps of the arrays that the kernel takes as such; attention.plan() has them once.
@@ -73,16 +77,22 @@ class StepLaunch:
         bound = zip(self.step.arguments, self.kernel.bind(self.arguments(arrays)), strict=True)
         self.numbers = {name: value for name, value in bound if name not in arrays}
 
-    def run(self, arrays: Mapping[str, object]) -> None:
-        """Run the launch; the first run checks it. Raises ArgumentError or LaunchError."""
-        geometry = self.geometry
-        grid, block, shared_bytes = geometry.grid, geometry.block, geometry.shared_bytes
-        if self.checked:
-            self.kernel.launch_again(grid, block, self.arguments(arrays), shared_bytes)
+    def run(self, arrays: Mapping[str, object], stream: int | None = None) -> None:
+        """Run the launch; the first run checks it. Raises ArgumentError or LaunchError.
+
+        stream: the address of the CUDA stream of later runs; None: CuPy's current one.
+        """
+        if self.again is not None:
+            own = self._own(arrays)
+            self.again([own[name] for name in self.changing], stream)
             return
         self.bind(arrays)
-        self.kernel(grid, block, self.arguments(arrays), shared_mem=shared_bytes)
-        self.checked = True
+        geometry, values = self.geometry, self.arguments(arrays)
+        launch = geometry.grid, geometry.block, values, geometry.shared_bytes
+        self.kernel(*launch)
+        places = {name: i for i, name in enumerate(self.step.arguments) if name in arrays}
+        self.changing = tuple(places)
+        self.again = self.kernel.repeat(*launch, tuple(places.values()))
 
 
 def scratch_arrays(shapes: Mapping[str, tuple[int, ...]], problem: Problem, xp) -> dict:
@@ -127,10 +137,13 @@ class Call:
         """Whether the launches can be made on the arrays' addresses in their place."""
         return not any(launch.step.maps or launch.heads for launch in self.launches)
 
-    def run(self) -> dict[str, object]:
-        """Launch the kernels and return the arrays. The first run checks every launch."""
+    def run(self, stream: int | None = None) -> dict[str, object]:
+        """Launch the kernels and return the arrays. The first run checks every launch.
+
+        stream: as of StepLaunch.run().
+        """
         for launch in self.launches:
-            launch.run(self.arrays)
+            launch.run(self.arrays, stream)
         return self.arrays
 
     def on(self, arrays: dict[str, object]) -> "Call":
@@ -148,7 +161,8 @@ class Call:
         )
 
     def _add_scratch(self, arrays: dict[str, object]) -> None:
-        arrays |= scratch_arrays(self.scratch, self.problem, array_module(self.backend))
+        if self.scratch:
+            arrays |= scratch_arrays(self.scratch, self.problem, array_module(self.backend))
         if "s" in arrays and "p" not in arrays:
             arrays["p"] = arrays["s"]  # the softmax replaces the scores in place
 

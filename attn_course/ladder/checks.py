@@ -126,11 +126,15 @@ def check_overlap(out, inputs: dict, xp=np) -> None:
             )
 
 
+def start_of(array) -> int:
+    """Return the address of a NumPy or CuPy array's first element."""
+    on_host = isinstance(array, np.ndarray)  # whose `data` has no bfloat16
+    return array.__array_interface__["data"][0] if on_host else array.data.ptr
+
+
 def _extent(array) -> tuple[int, int]:
     """First address of a contiguous array, and the one past its end."""
-    on_host = isinstance(array, np.ndarray)  # whose `data` has no bfloat16
-    start = array.__array_interface__["data"][0] if on_host else array.data.ptr
-    return start, start + array.nbytes
+    return start_of(array), start_of(array) + array.nbytes
 
 
 def _check_array(name, array, xp, dtypes, dimensions=(4,)):

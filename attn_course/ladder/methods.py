@@ -4,26 +4,30 @@ A method is a sequence of steps that share their buffers: the scores that one ke
 the scores that the next one reads. From ``rows_atomic`` on a single kernel does it all.
 
 A call with new arrays of a form that was seen before (types, shapes, dtypes, options) finds its
-launches ready: it makes the output and launches. On a GPU the kernel files are looked at again
-when the last look is LOOK_AGAIN_S old, so an edited kernel is seen after at most that time.
+launches ready, see kept.py: it makes the output and launches.
 """
 
-import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
-from time import monotonic
 
 import msgspec
 import numpy as np
 from kernelscope import array_module, capture_graph, resolve_backend
 from kernelscope.errors import Advice, UserError, did_you_mean
-from kernelscope.module import Interchange, is_foreign, takes_foreign, tensor_library
+from kernelscope.module import (
+    Interchange,
+    is_foreign,
+    stream_address,
+    takes_foreign,
+    tensor_library,
+)
 
 from .call import Call, StepLaunch, call_steps
 from .checks import check_arrays, check_bias, check_cache, check_output, check_overlap, check_range
 from .choose import choose, current_device, device_number
+from .kept import CachedCall, are_plain, array_form, keep_call, kept_call, log, tensor_form
 from .problem import Problem
 from .steps import EXPERIMENTS, Step, step
 
@@ -47,8 +51,6 @@ METHODS: dict[str, tuple[int, ...]] = {
 }
 AUTO = "auto"  # the method that choose() names
 DEFAULT = "tiled"
-LOOK_AGAIN_S = 1.0
-MOST_CACHED = 256  # forms of calls that are kept
 # What a method can be asked for beyond q, k and v, by the kernel parameter that does it.
 OPTIONS = {
     "causal": "a causal mask",
@@ -61,7 +63,6 @@ OPTIONS = {
 }
 
 _INPUTS = ("q", "k", "v", "bias", "lengths", "page_table")  # arrays of a request
-_log = logging.getLogger("attn_course.ladder.attention")
 
 
 class UnknownMethod(UserError, ValueError):
@@ -181,7 +182,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
             arrays["lse"] = xp.empty(self.q.shape[:3], np.float32)
         return arrays
 
-    def cached(self, form_of=None) -> tuple["CachedCall | None", tuple | None]:
+    def cached(self, form_of=None) -> tuple[CachedCall | None, tuple | None]:
         """Return the kept call of such requests, if any, and the form that they share.
 
         The form is all that the checks and launches depend on but addresses; None: a request
@@ -204,20 +205,9 @@ class Request(msgspec.Struct, frozen=True, eq=False):
                 None if self.lengths is None else form_of(self.lengths),
                 None if self.page_table is None else form_of(self.page_table),
             )
-            return _cached.get(form), form
+            return kept_call(form), form
         except (AttributeError, TypeError, ValueError):
             return None, None  # the checks say what is wrong
-
-
-def array_form(array) -> tuple:
-    """What launches depend on of an array."""
-    return type(array), array.shape, array.dtype, array.flags.c_contiguous
-
-
-def tensor_form(tensor) -> tuple:
-    """The same of a tensor of PyTorch."""
-    form = type(tensor), tensor.shape, tensor.dtype, tensor.device
-    return (*form, tensor.is_contiguous(), tensor.requires_grad)
 
 
 def attention(
@@ -304,6 +294,10 @@ def run_request(request: Request) -> Call:
 
 def _of_foreign(exchange: Interchange, request: Request):
     """attention() on arrays of another library. Kernels on a GPU get addresses of known tensors."""
+    stream = stream_address(request.q)
+    known, _ = request.cached(tensor_form) if stream is not None else (None, None)
+    if known is not None and known.is_current() and not known.call.scratch:
+        return _on_addresses(known, request, stream)
     with exchange.on_stream():
         cached, form = request.cached(tensor_form) if request.out is None else (None, None)
         if cached is not None and cached.is_current():
@@ -318,20 +312,18 @@ def _of_foreign(exchange: Interchange, request: Request):
         return exchange.give(found if request.return_lse else found[0])
 
 
-def are_plain(given: Iterable) -> bool:
-    """Whether all arrays but None are tensors on a GPU that need no check of their gradient."""
-    return all(one.is_cuda and not one.requires_grad for one in given if one is not None)
+def _on_addresses(cached: CachedCall, request: Request, stream: int | None = None):
+    """Run a kept call on tensors of a GPU, whose addresses the kernels take, into new tensors.
 
-
-def _on_addresses(cached: "CachedCall", request: Request):
-    """Run a kept call on tensors of a GPU, whose addresses the kernels take, into new tensors."""
+    stream: its address; None: CuPy's current one, which is also the one that scratch belongs to.
+    """
     q, torch = request.q, tensor_library(type(request.q))
     out = torch.empty_like(q)
     tensors = {"out": out} | {name: getattr(request, name) for name in _INPUTS}
     if request.return_lse:
         tensors["lse"] = lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     arrays = {name: one.data_ptr() for name, one in tensors.items() if one is not None}
-    cached.on(arrays).run()
+    cached.on(arrays).run(stream)
     return (out, lse) if request.return_lse else out
 
 
@@ -397,7 +389,7 @@ def _pick(method: str, problem: Problem, backend: str | None) -> tuple[str, str]
     if method != AUTO:
         return method, ""
     method, reason = choose(problem, current_device(backend))
-    _log.info("auto picks %s: %s", method, reason)
+    log.info("auto picks %s: %s", method, reason)
     return method, reason
 
 
@@ -454,47 +446,3 @@ def check_dtype(method: str, dtype: str) -> None:
             + f"; methods that take {dtype}: {', '.join(able)}. Or "
             + Advice(f"pass .astype({module}.{taken[0]})", f"give --dtype {taken[0]}")
         )
-
-
-# -- requests of a form seen before ----------------------------------------------------------------
-class CachedCall:
-    """The launches of a call, kept without its arrays for requests of the same form."""
-
-    def __init__(self, call: Call):
-        self.call = replace(call, arrays={})
-        self.xp = array_module(call.backend)
-        self.steps = {launch.step.file: launch.step for launch in call.launches}.values()
-        self.edited, self.looked = self._edited(), monotonic()
-
-    def _edited(self) -> list[tuple]:
-        return [step.edited for step in self.steps]
-
-    def is_current(self) -> bool:
-        """Whether the kernel files are as they were; on a GPU as of the last look."""
-        now = monotonic()
-        if self.call.backend == "gpu" and now - self.looked < LOOK_AGAIN_S:
-            return True
-        self.looked = now
-        return self.edited == self._edited()
-
-    def on(self, arrays: dict[str, object]) -> Call:
-        """Return the call on these arrays, or on their addresses on a GPU."""
-        call = self.call.on(arrays)
-        if call.reason and _log.isEnabledFor(logging.INFO):
-            _log.info("auto picks %s: %s", call.method, call.reason)
-        return call
-
-
-_cached: dict[tuple, CachedCall] = {}
-
-
-def kept_call(form: tuple) -> CachedCall | None:
-    """Return the kept call of requests of a form."""
-    return _cached.get(form)
-
-
-def keep_call(form: tuple, call: CachedCall) -> None:
-    """Keep a call for requests of a form."""
-    while len(_cached) >= MOST_CACHED:
-        _cached.pop(next(iter(_cached)), None)  # the oldest
-    _cached[form] = call

@@ -4,8 +4,10 @@ On a GPU a precision is chosen. "fp32" multiplies in float32. "tf32x3" multiplie
 which keep 11 bits of a factor: each factor x is cut into high + low, and low*high + high*low +
 high*high is one product of three times the inner extent (Ootomo and Yokota, arXiv:2203.03341,
 discuss such products, and that tensor cores cut their sums off). "tf32" is one product of factors
-rounded to 11 bits. The simulator's products are NumPy's, also over the three parts, summed in
-float64 and rounded once: BLAS adds in an order of the processor's, which float32 would show.
+rounded to 11 bits. For tensor cores a matrix lies in memory as (n, k): wgmma reads TF32 numbers
+along k only, and on an H200 products with such a matrix take less time. The simulator's products
+are NumPy's, also over the three parts, summed in float64 and rounded once: BLAS adds in an order of
+the processor's, which float32 would show.
 """
 
 import numpy as np
@@ -35,14 +37,16 @@ class WeightMatrix:
         if self.parts == 3:
             high = tf32_high(weights)
             weights = xp.concatenate([high, weights - high, high])
+        if self.compute == "tf32":
+            weights = xp.ascontiguousarray(weights.T).T
         self.data = weights  # (parts*k, n)
 
     def sum_of_parts(self):
         """Return the weights as they were given, (k, n) float32."""
         if self.parts == 1:
             return self.data
-        high, low, _ = self.data.reshape(3, *self.shape)
-        return high + low
+        k = len(self.data) // 3
+        return self.data[:k] + self.data[k : 2 * k]
 
 
 def tf32_high(x):

@@ -10,23 +10,27 @@ from attn_course.ladder.problem import MAX_GRID_YZ, Device, Geometry, ceil_div
 from attn_course.ladder.steps import Step
 
 WIDEST = 16384  # columns of a row that 32 warps hold, four groups of four a thread
-# Groups of four columns a thread, up to a width; of 1 to 8, the fastest on an H200.
-QUADS = {1024: 2, WIDEST: 4}
+QUADS = 4  # groups of four columns that a thread holds, at most
 LANES = 128  # threads along the columns
 NARROW = 128  # columns of a row up to which 8 lanes share it, and a warp has four rows in flight
+SHORT = 1024  # columns of a row up to which an H200 was faster with PLAIN in kernel 16
 # The largest constants of kernels 16, 17 and 26 to 28: larger ones compile for minutes, or not at
 # all.
 MOST = {"ROWS": 32, "WARPS": 32, "VECTORS": 16, "LANES": 1024, "GROUPS": 32, "RESIDENT": 32}
-MOST |= {"BLOCKS": 2**20, "SPAN": 2**30, "ADDED": 1}
+MOST |= {"BLOCKS": 2**20, "SPAN": 2**30, "PLAIN": 2}
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Extents of a launch: rows of `width` columns, in float32."""
+    """Extents of a launch: rows of `width` columns, in float32.
+
+    plain: kernel 16 gets what PLAIN=1 needs; see its header.
+    """
 
     rows: int
     width: int
     dtype: str = "float32"
+    plain: bool = False
 
     def scalars(self) -> dict[str, int]:
         """The kernels' integer parameters by name, where a launch gives no others."""
@@ -38,15 +42,14 @@ def _quads(problem: Rows) -> int:
 
 
 def _hold_a_row(problem: Rows, device: Device) -> dict[str, int]:
-    """Constants of kernel 16 for a width."""
+    """Constants of kernel 16: as few threads as hold a row, the fastest of an H200's times."""
     quads = _quads(problem)
-    if problem.width <= NARROW:
-        return {"LANES": 8, "VECTORS": ceil_div(quads, 8)}
-    most = next((most for width, most in QUADS.items() if problem.width <= width), 4)
-    warps = min(32, ceil_div(quads, 32 * most))
-    if warps == 1:
-        return {"VECTORS": ceil_div(quads, 32)}
-    return {"WARPS": warps, "VECTORS": min(most, ceil_div(quads, 32 * warps))}
+    lanes = 8 if problem.width <= NARROW else 32
+    warps = min(32, ceil_div(quads, 32 * QUADS))
+    vectors = min(QUADS, ceil_div(quads, lanes * warps))
+    full = lanes == 32 and problem.width == 4 * lanes * warps * vectors
+    plain = 1 + full if problem.plain and problem.width <= SHORT else 0
+    return {"LANES": lanes, "WARPS": warps, "VECTORS": vectors, "PLAIN": plain}
 
 
 def _hold_a_row_and_its_gradient(problem: Rows, device: Device) -> dict[str, int]:
@@ -69,7 +72,7 @@ def _lanes_of_a_row(problem: Rows, device: Device) -> dict[str, int]:
 def _check_constants(entry: str, constants: Mapping[str, int]) -> None:
     """Refuse constants for which the kernel is not made."""
     for name, value in constants.items():
-        least = int(name != "ADDED")
+        least = int(name != "PLAIN")
         if not least <= value <= MOST[name]:
             raise InputError(f"{entry}: {name} is {value}; it can be {least} to {MOST[name]}")
 
@@ -79,6 +82,8 @@ def _warp_or_block(entry: str, problem: Rows, constants: Mapping[str, int]) -> G
     lanes, warps = constants["LANES"], constants["ROWS"]
     if 32 % lanes:
         raise InputError(f"{entry}: LANES is {lanes}; it can be 1, 2, 4, 8, 16 or 32")
+    if constants["PLAIN"] and not problem.plain:
+        raise InputError(f"{entry}: PLAIN follows from the arrays of a call: leave it out")
     if _quads(problem) <= lanes * constants["VECTORS"]:
         return Geometry(entry, (ceil_div(problem.rows, warps * 32 // lanes), 1, 1), (32, warps, 1))
     _check_row("layernorm_block", problem, constants)

@@ -2,7 +2,8 @@
 
 import itertools
 import types
-from typing import NamedTuple
+from ctypes import c_void_p, string_at
+from typing import ClassVar, NamedTuple
 
 import cupy
 import numpy as np
@@ -39,20 +40,43 @@ class Launched(NamedTuple):
     args: tuple
     shared_mem: int
     kernel: object
+    stream: int | None = None
 
 
 class FakeKernel:
-    """Logs each launch instead of running it."""
+    """Logs each launch instead of running it; `made` has those whose parameters are known."""
+
+    made: ClassVar[dict] = {}
+    enable_cooperative_groups = False
 
     max_dynamic_shared_size_bytes = 48 * 1024
     shared_size_bytes = 0
     max_threads_per_block = 1024
 
     def __init__(self, log):
-        self.log = log
+        self.log, self.kernel = log, types.SimpleNamespace(ptr=id(self))
 
     def __call__(self, grid, block, args, shared_mem=0):
+        self.arrays = [not isinstance(value, np.generic) for value in args]
+        self.made[self.kernel.ptr] = self, [getattr(value, "dtype", None) for value in args]
         self.log.append(Launched(grid, block, args, shared_mem, self))
+
+    @classmethod
+    def launch(cls, function, *launch) -> None:
+        """As cuLaunchKernel: numbers of their types, addresses, None for a null pointer."""
+        *sizes, shared_mem, stream, parameters, _ = launch
+        kernel, dtypes = cls.made[function]
+        slots = (c_void_p * len(dtypes)).from_address(parameters)
+        words = [string_at(slot, 8) for slot in slots]
+        args = [
+            int.from_bytes(word, "little") or None
+            if array
+            else np.frombuffer(word, dtype, count=1)[0]
+            for word, dtype, array in zip(words, dtypes, kernel.arrays, strict=True)
+        ]
+        kernel.log.append(
+            Launched(*map(tuple, (sizes[:3], sizes[3:], args)), shared_mem, kernel, stream)
+        )
 
 
 class FakeStream:
@@ -106,6 +130,9 @@ def gpu(monkeypatch):
         cupy.cuda.runtime, "getDeviceProperties", lambda number: {"name": b"a fake GPU"}
     )
     monkeypatch.setattr(CupyModules, "function", lambda self, name: FakeKernel(log))
+    monkeypatch.setattr(cupy.cuda.driver, "launchKernel", FakeKernel.launch)
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: types.SimpleNamespace(ptr=0))
     call._module.cache_clear()
     yield gpu
+    FakeKernel.made.clear()
     call._module.cache_clear()

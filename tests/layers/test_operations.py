@@ -76,6 +76,47 @@ def test_layer_norm(d, mean):
     assert_agrees(y, expected, relative=NORM, name=f"width {d}, mean {mean}")
 
 
+@pytest.mark.parametrize(
+    ("d", "plain"),
+    [(1, 0), (63, 0), (80, 1), (128, 1), (256, 2), (512, 2), (516, 1), (768, 2), (1000, 1)]
+    + [(1024, 2), (1028, 0), (4096, 0)],
+)
+@pytest.mark.parametrize("mean", [0.3, 1e4])
+def test_layer_norm_of_x_alone(d, plain, mean):
+    """The forms of kernel 16 that add nothing, with a last block that has rows past the end."""
+    x, gamma, beta = device(normal(5, d, mean=mean), normal(d, seed=1), normal(d, seed=2))
+    launches, (block, y) = Launches(), guarded(5, d)
+    add_layer_norm(launches, x, y, (gamma, beta, 1e-5))
+    assert launches.launches[0].geometry.constants["PLAIN"] == plain
+    launches.run()
+    check_margins(block)
+    expected = reference.layer_norm(*map(asnumpy, (x, gamma, beta)))
+    assert_agrees(y, expected, relative=NORM, name=f"width {d}, mean {mean}")
+
+
+@pytest.mark.parametrize("d", [80, 512, 768, 1000])
+def test_rows_of_x_alone_that_are_hard(d):
+    """A constant row, an outlier where the pivot is taken, squares that overflow, and NaN."""
+    x = np.repeat(normal(1, d, mean=0.0, spread=1e-3), 6, axis=0)
+    x[0], x[1, 0], x[2, -1], x[3, 0], x[4, d // 2] = -3e4, 1e4, -2e3, 1e21, np.nan
+    found, beta = asnumpy(layer_norm(*device(x, None, normal(d)))), normal(d)
+    np.testing.assert_array_equal(found[0], beta)
+    assert np.isnan(found[3:5]).all()
+    for row in (1, 2, 5):
+        expected = reference.layer_norm(x[row : row + 1], None, beta)
+        assert_agrees(found[row : row + 1], expected, relative=NORM, name=f"row {row}")
+
+
+@pytest.mark.parametrize("shift", [1, 2])
+@pytest.mark.parametrize("moved", range(3))
+def test_one_array_that_float4_does_not_fit(shift, moved):
+    arrays = [normal(4, 512), normal(512, seed=1), normal(512, seed=2)]
+    given = device(*arrays)
+    block = xp.asarray(np.pad(arrays[moved].ravel(), (shift, 0)))
+    given[moved] = block[shift:].reshape(arrays[moved].shape)
+    assert_agrees(layer_norm(*given), reference.layer_norm(*arrays), relative=NORM, name="moved")
+
+
 @pytest.mark.parametrize("d", [40, 1030])
 def test_constant_rows_become_beta(d):
     x = np.repeat(np.float32([[0.0], [7.25], [-3e4], [1e-20]]), d, axis=1)
@@ -178,7 +219,8 @@ def test_arguments_are_refused_by_name():
         ),
         ((x,), {"options": ["-DVECTORS=64"]}, ValueError, "VECTORS is 64; it can be 1 to 16"),
         ((x,), {"options": ["-DLANES=6"]}, ValueError, "LANES is 6; it can be 1, 2, 4, 8, 16 or"),
-        ((x,), {"options": ["-DADDED=2"]}, ValueError, "ADDED is 2; it can be 0 to 1"),
+        ((x,), {"options": ["-DPLAIN=3"]}, ValueError, "PLAIN is 3; it can be 0 to 2"),
+        ((x,), {"options": ["-DPLAIN=1"]}, ValueError, "PLAIN follows from the arrays"),
         ((x,), {"options": ["-DROWS=0"]}, ValueError, "ROWS is 0; it can be 1 to 32"),
         ((x,), {"eps": 10**400}, ValueError, "eps is 10000.*finite number of 0 or more"),
         ((x,), {"eps": "small"}, TypeError, "eps is 'small', a str: pass a number"),
@@ -291,6 +333,15 @@ def test_tf32_alone_loses_digits_that_three_products_keep():
     assert error(one) > 1e-4 and error(three) < 1e-6
 
 
+@pytest.mark.parametrize("precision", list(PRECISIONS))
+def test_a_weight_matrix_lies_as_its_products_read_it(precision):
+    weights = normal(24, 50)
+    matrix = WeightMatrix(xp.asarray(weights), precision)
+    along_k = precision != "fp32"
+    assert matrix.data.T.flags.c_contiguous is along_k and matrix.data.shape[1] == 50
+    np.testing.assert_array_equal(asnumpy(matrix.sum_of_parts()), weights)
+
+
 def test_products_of_the_simulator_do_not_depend_on_the_order_of_the_sum():
     """BLAS adds in another order on another processor; lessons print digits of what follows."""
     rows, weights = normal(64, 300), normal(300, 40, seed=1)
@@ -315,6 +366,13 @@ def test_products_are_refused_by_name():
 
 
 # -- the sanitizer ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("d", [80, 512, 768, 1000])
+def test_the_sanitizer_finds_nothing_in_a_norm_of_x_alone(d, no_gpu):
+    with observe(Sanitizer(("y",))) as report:
+        layer_norm(normal(5, d), normal(d, seed=1), normal(d, seed=2))
+    assert report.findings == []
+
+
 @pytest.mark.parametrize("options", [(), ("-DVECTORS=1", "-DWARPS=2")], ids=str)
 def test_the_sanitizer_finds_nothing(options, no_gpu):
     """A warp a row, and a block a row whose second warp has a few columns."""
@@ -332,7 +390,7 @@ def test_the_sanitizer_finds_nothing_in_gelu(no_gpu):
 
 def test_options_of_a_layer_are_its_kernels():
     x = np.ones((2, 8), np.float32)
-    with pytest.raises(ValueError, match="no constant TILE; theirs, with the defaults, are ROWS=4"):
+    with pytest.raises(ValueError, match="no constant TILE; theirs, with the defaults, are ROWS=2"):
         layer_norm(x, x[0], x[0], backend="simulator", options=["-DTILE=8"])
     same = layer_norm(x, x[0], x[0], backend="simulator", options=["-DVECTORS=1"])
     assert same.tolist() == np.ones((2, 8)).tolist()

@@ -57,23 +57,22 @@ def resolve_backend(backend: str | None = None) -> str:
     None, "nvrtc" and "nvcc" (which CuPy code passes) leave the choice open.
     Raises ValueError for an unknown name and BackendError for "gpu" where there is none.
     """
-    origin: Advice | str = Advice("backend", "--backend")
-    chosen = None if backend in CUPY_COMPILERS else backend
-    if chosen is None:
-        chosen = setting(ENVIRONMENT_VARIABLE) or None
-        origin = f"the environment variable {ENVIRONMENT_VARIABLE}"
+    given = backend is not None and backend not in CUPY_COMPILERS
+    chosen = backend if given else setting(ENVIRONMENT_VARIABLE) or None
     if chosen is None:
         return "gpu" if gpu_count() else "simulator"
+    if chosen == "simulator" or (chosen == "gpu" and gpu_count()):
+        return chosen
+    variable = f"the environment variable {ENVIRONMENT_VARIABLE}"
+    origin = Advice("backend", "--backend") if given else variable
     if chosen not in BACKENDS:
         raise InputError(f'{origin} is {chosen!r}; it must be "gpu" or "simulator"')
-    if chosen == "gpu" and not gpu_count():
-        raise BackendError(
-            origin
-            + ' asks for "gpu", but CuPy sees no GPU on this machine; use '
-            + keyword("backend", "simulator")
-            + ", or leave the choice open"
-        )
-    return chosen
+    raise BackendError(
+        origin
+        + ' asks for "gpu", but CuPy sees no GPU on this machine; use '
+        + keyword("backend", "simulator")
+        + ", or leave the choice open"
+    )
 
 
 def array_module(backend: str | None = None) -> types.ModuleType:

@@ -23,11 +23,11 @@ from attn_course.measure import candidates
 from attn_course.measure.benchmarks import gather, to_device
 from attn_course.measure.candidates import torch_module
 
-from .peers import PEERS, forget_compiled
+from .peers import AUTOTUNE, PEERS, forget_compiled
 from .suite import Refusals, Suite
 
 SECONDS = 120.0  # for one peer; the first one of a process waits for the import of PyTorch as well
-MOST_PROCESSES = 8  # each holds the inputs of a row on the GPU
+MOST_PROCESSES = 12  # each holds the inputs of a row on the GPU
 _BENCHMARKING = "torch._inductor.runtime.benchmarking"  # not public: other versions may lack it
 
 Job = tuple[Suite, int, str]  # a suite, the number of a row, a peer
@@ -50,14 +50,15 @@ def compile_first(
 
 
 def jobs_of(suite: Suite, chosen: Iterable[str] | None = None, quick: bool = False) -> list[Job]:
-    """Return every compiled peer of every row."""
+    """Return every compiled peer of every row: first those that are tuned, which take longest."""
     names = suite.candidates(chosen)
-    return [
+    found = [
         (suite, number, name)
         for number, row in enumerate(suite.rows[:1] if quick else suite.rows)
         for name in suite.peers(row, names)
         if PEERS[name].mode
     ]
+    return sorted(found, key=lambda job: PEERS[job[2]].mode != AUTOTUNE)
 
 
 def processes_for(jobs: int) -> int:
@@ -66,7 +67,7 @@ def processes_for(jobs: int) -> int:
         import_module(_BENCHMARKING)
     except ImportError:
         return 1
-    return max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) // 2, jobs))
+    return max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) * 3 // 4, jobs))
 
 
 def compile_all(

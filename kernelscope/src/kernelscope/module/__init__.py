@@ -3,7 +3,14 @@
 from ..errors import ArgumentError, ArgumentWarning, KernelNotFoundError, LaunchError
 from .arguments import bind
 from .graphs import GraphLaunch, capture_graph
-from .interop import Interchange, in_library, is_foreign, takes_foreign, tensor_library
+from .interop import (
+    Interchange,
+    in_library,
+    is_foreign,
+    stream_address,
+    takes_foreign,
+    tensor_library,
+)
 from .kernel import Kernel, SimulatorKernel, allow_shared
 from .limits import DEFAULT_SHARED_BYTES, OPT_IN_SHARED_KIB
 from .ptx_module import PtxModule
@@ -29,6 +36,7 @@ __all__ = [
     "capture_graph",
     "in_library",
     "is_foreign",
+    "stream_address",
     "takes_foreign",
     "tensor_library",
 ]

@@ -160,6 +160,20 @@ def _external(pointer: int):
     return cuda.Stream.from_external(_CudaStream(pointer))
 
 
+def stream_address(value) -> int | None:
+    """Return the address of PyTorch's current stream where the value is a tensor on the GPU on
+    which CuPy works, else None."""
+    torch = tensor_library(type(value))
+    if torch is None or value.device.type != "cuda":
+        return None
+    import cupy
+
+    index = value.device.index
+    if cupy.cuda.runtime.getDevice() != index:
+        return None
+    return torch.cuda.current_stream(index).cuda_stream
+
+
 def on_stream_of(value):
     """Return a context in which CuPy works on a tensor's device and PyTorch's current stream."""
     stream = stream_of((value,))

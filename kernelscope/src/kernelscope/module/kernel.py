@@ -1,6 +1,6 @@
 """A kernel with CuPy's call and attributes, on a GPU or on the simulator."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from .limits import (
     check_total_shared,
     simulated_limits,
 )
+from .repeats import Repeat, can_repeat
 from .signature import Entry, Parameter
 
 
@@ -94,13 +95,20 @@ class Kernel(ModuleFacts):
             return list(args)
         return bind(self.name, self.entry, args, self.backend, self.module.strict)
 
-    def launch_again(self, grid, block, values: tuple, shared_mem: int = 0) -> None:
-        """Run a launch that a call has checked before, on a GPU without the checks.
+    def repeat(self, grid, block, values: Sequence, shared_mem: int, arrays: Sequence[int]):
+        """Return a function that runs a launch again that a call has checked, without the checks.
 
-        values: as :meth:`bind` returned them; another array may stand in the place of an array
-        if its type, dtype and contiguity are the same. On the simulator this is a call.
+        values: as :meth:`bind` returned them.  arrays: the places of those that change. The
+        function takes what these are in a run, of the same type, dtype and contiguity (on a GPU
+        addresses too), and a stream's address or None. On the simulator it is a call.
         """
-        self(grid, block, values, shared_mem=shared_mem)
+
+        def call(others: Sequence, stream=None) -> None:
+            there = dict(zip(arrays, others, strict=True))
+            given = tuple(there.get(place, value) for place, value in enumerate(values))
+            self(grid, block, given, shared_mem=shared_mem)
+
+        return call
 
     def _check_launch(self, grid, block, shared_mem):
         limits = self._limits()
@@ -360,11 +368,11 @@ class GpuKernel(Kernel):
             raise AttributeError(name)
         return getattr(self.raw, name)
 
-    def launch_again(self, grid, block, values: tuple, shared_mem: int = 0) -> None:
-        """Run a launch that a call has checked before; see Kernel.launch_again."""
-        if active_observers():
-            self._check_observers(active_observers())
-        self.raw(grid, block, values, shared_mem=shared_mem)
+    def repeat(self, grid, block, values: Sequence, shared_mem: int, arrays: Sequence[int]):
+        """Return a launch whose parameters lie ready in memory; see Kernel.repeat."""
+        if not can_repeat(self, values):
+            return super().repeat(grid, block, values, shared_mem, arrays)
+        return Repeat(self, grid, block, values, shared_mem, arrays)
 
     def _launch(self, grid, block, values, shared_mem, stream, observers) -> None:
         keywords = {} if stream is None else {"stream": stream}

@@ -1,0 +1,77 @@
+"""Calls kept without their arrays, for requests of a form that was seen before.
+
+On a GPU the kernel files are looked at again when the last look is LOOK_AGAIN_S old, so an edited
+kernel is seen after at most that time.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from time import monotonic
+
+from kernelscope import array_module
+
+from .call import Call
+
+LOOK_AGAIN_S = 1.0
+MOST_CACHED = 256  # forms of calls that are kept
+log = logging.getLogger("attn_course.ladder.attention")
+
+
+def array_form(array) -> tuple:
+    """What launches depend on of an array."""
+    return type(array), array.shape, array.dtype, array.flags.c_contiguous
+
+
+def tensor_form(tensor) -> tuple:
+    """The same of a tensor of PyTorch."""
+    form = type(tensor), tensor.shape, tensor.dtype, tensor.device
+    return (*form, tensor.is_contiguous(), tensor.requires_grad)
+
+
+def are_plain(given: Iterable) -> bool:
+    """Whether all arrays but None are tensors on a GPU that need no check of their gradient."""
+    return all(one.is_cuda and not one.requires_grad for one in given if one is not None)
+
+
+class CachedCall:
+    """The launches of a call, kept without its arrays for requests of the same form."""
+
+    def __init__(self, call: Call):
+        self.call = replace(call, arrays={})
+        self.xp = array_module(call.backend)
+        self.steps = {launch.step.file: launch.step for launch in call.launches}.values()
+        self.edited, self.looked = self._edited(), monotonic()
+
+    def _edited(self) -> list[tuple]:
+        return [step.edited for step in self.steps]
+
+    def is_current(self) -> bool:
+        """Whether the kernel files are as they were; on a GPU as of the last look."""
+        now = monotonic()
+        if self.call.backend == "gpu" and now - self.looked < LOOK_AGAIN_S:
+            return True
+        self.looked = now
+        return self.edited == self._edited()
+
+    def on(self, arrays: dict[str, object]) -> Call:
+        """Return the call on these arrays, or on their addresses on a GPU."""
+        call = self.call.on(arrays)
+        if call.reason and log.isEnabledFor(logging.INFO):
+            log.info("auto picks %s: %s", call.method, call.reason)
+        return call
+
+
+_cached: dict[tuple, CachedCall] = {}
+
+
+def kept_call(form: tuple) -> CachedCall | None:
+    """Return the kept call of requests of a form."""
+    return _cached.get(form)
+
+
+def keep_call(form: tuple, call: CachedCall) -> None:
+    """Keep a call for requests of a form."""
+    while len(_cached) >= MOST_CACHED:
+        _cached.pop(next(iter(_cached)), None)  # the oldest
+    _cached[form] = call
