@@ -12,8 +12,6 @@
 // Limits:        the matrix unit cuts sums off where fp32 rounds them, so no sum is longer than a
 //                tile; inf in q, k or v becomes NaN; rows that are not 16-byte aligned are copied
 //                4 bytes at a time; ceil(n/BR) <= 65535
-// Long:          Split and mma_split() are the idea of this file, so they stand here, beside the
-//                two products that use them, and not in an include file.
 
 #ifndef D
 #define D 64  // floats of the head dim that a tile holds; those past d are zeros
@@ -31,10 +29,9 @@
 #include "include/async_copy.cuh"
 #include "include/block_order.cuh"
 #include "include/fragment_softmax.cuh"
-#include "include/mma.cuh"
 #include "include/output.cuh"
 #include "include/swizzled_tile.cuh"
-#include "include/vector.cuh"
+#include "include/tf32x3.cuh"
 
 constexpr int THREADS = 32 * WARPS;
 constexpr int WARP_ROWS = 16 * ROW_TILES;  // query rows a warp
@@ -42,28 +39,6 @@ constexpr int BR = WARP_ROWS * WARPS;      // query rows a block
 constexpr int ROW_BYTES = 4 * D;           // of a row in shared memory
 
 static_assert(D % 32 == 0 && D <= 256 && BC % 8 == 0, "fragments are 8 keys, 32 columns of V");
-
-// A fragment of TF32 pairs; big + small is the fp32 number.
-template <int count>
-struct Split {
-    unsigned big[count], small[count];
-    __device__ __forceinline__ void set(int i, float x) { split_tf32(big[i], small[i], x); }
-    __device__ __forceinline__ void set(const unsigned* x)
-    {
-#pragma unroll
-        for (int i = 0; i < count; ++i) set(i, __uint_as_float(x[i]));
-    }
-};
-
-// Adds a b to big + small to nearly fp32's accuracy; a sum of its own keeps the small products from
-// being cut off at each step. The product of the two small parts is below what fp32 can hold.
-__device__ __forceinline__ void mma_split(float (&big)[4], float (&small)[4], const Split<4>& a,
-                                          const Split<2>& b)
-{
-    mma_tf32(small, a.small, b.big[0], b.big[1]);
-    mma_tf32(big, a.big, b.big[0], b.big[1]);
-    mma_tf32(small, a.big, b.small[0], b.small[1]);
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
     const float* __restrict__ q,     // (batch*heads, n, d)
@@ -110,7 +85,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
     start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(q_tile, q, n - row0, d, vector);
     copy_keys(k_tile, k, 0);
 
-    float o[ROW_TILES][D / 32][4][4] = {};  // the output so far, not yet divided by sum
+    float o[ROW_TILES][D / 32][4][4] = {};  // the output so far, in groups of split_values(), not
+                                            // yet divided by sum
     float shift[ROW_TILES][2];              // maximum of the scores so far, in powers of two
     float sum[ROW_TILES][2] = {};           // of exp2(score - shift) so far, over this lane's keys
 #pragma unroll
@@ -126,30 +102,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
                           // and the next V tile overwrite the one that others still read
         copy_keys(v_tile, v, key0);
 
-        float s[ROW_TILES][BC / 8][4] = {}, s_small[ROW_TILES][BC / 8][4] = {};  // scores
-#pragma unroll
-        for (int c = 0; c < D / 16; ++c) {
-            Split<4> q16[ROW_TILES][2];  // 16 columns of the warp's rows
-#pragma unroll
-            for (int i = 0; i < 2 * ROW_TILES; ++i) {
-                unsigned x[4];
-                load_matrices(x, along_row(q_lane, 4 * c + i % 2 * 2) + i / 2 * 16 * ROW_BYTES);
-                q16[i / 2][i % 2].set(x);
-            }
-#pragma unroll
-            for (int j = 0; j < BC / 8; ++j) {
-                unsigned x[4];  // 16 columns of 8 keys
-                load_matrices(x, along_row(k_lane, 4 * c) + j * 8 * ROW_BYTES);
-                Split<2> k8[2];
-                k8[0].set(x);
-                k8[1].set(x + 2);
-#pragma unroll
-                for (int i = 0; i < ROW_TILES; ++i) {
-                    mma_split(s[i][j], s_small[i][j], q16[i][0], k8[0]);
-                    mma_split(s[i][j], s_small[i][j], q16[i][1], k8[1]);
-                }
-            }
-        }
+        float s[ROW_TILES][BC / 8][4];  // scores
+        split_scores<D, ROW_BYTES>(s, q_lane, k_lane);
 
         const int key = key0 + lane % 4 * 2;  // this lane's keys are key + 8*j and the next ones
         const bool edge = key0 + BC > m || (causal && key0 + BC > warp_row + 1 + m - n);
@@ -157,8 +111,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
         float rescale[ROW_TILES][2];
 #pragma unroll
         for (int i = 0; i < ROW_TILES; ++i) {
-#pragma unroll
-            for (int x = 0; x < BC / 2; ++x) s[i][x / 4][x % 4] += s_small[i][x / 4][x % 4];
             if (!plain) scale_and_bias(s[i], scale, bias, row + 16 * i, key, n, m);
             if (edge) hide_keys(s[i], row + 16 * i, key, n, m, causal);
 #pragma unroll
@@ -182,31 +134,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
         copy_keys(k_tile, k, key0 + BC);
 #pragma unroll
         for (int c = 0; c < D / 32; ++c) {
-            // [x] is of the columns 32*c + 4*y + x, y from 0 to 7: four in a row are one load of V.
-            float tile_o[ROW_TILES][4][4] = {}, o_small[ROW_TILES][4][4] = {};
-#pragma unroll
-            for (int j = 0; j < BC / 8; ++j) {
-                const int at = j * 8 * ROW_BYTES + c * 128;
-                const float4 even = *reinterpret_cast<const float4*>(v_even + at);
-                const float4 odd = *reinterpret_cast<const float4*>(v_odd + at);
-#pragma unroll
-                for (int x = 0; x < 4; ++x) {
-                    Split<2> pair;
-                    pair.set(0, element(even, x));
-                    pair.set(1, element(odd, x));
-#pragma unroll
-                    for (int i = 0; i < ROW_TILES; ++i) {
-                        mma_split(tile_o[i][x], o_small[i][x], p8[i][j], pair);
-                    }
-                }
-            }
+            float more[ROW_TILES][4][4];
+            split_values<ROW_BYTES>(more, p8, v_even + c * 128, v_odd + c * 128);
 #pragma unroll
             for (int i = 0; i < ROW_TILES; ++i) {
 #pragma unroll
                 for (int x = 0; x < 16; ++x) {
                     float& sum_o = o[i][c][x / 4][x % 4];
-                    const float more = tile_o[i][x / 4][x % 4] + o_small[i][x / 4][x % 4];
-                    sum_o = sum_o * rescale[i][x % 4 / 2] + more;
+                    sum_o = sum_o * rescale[i][x % 4 / 2] + more[i][x / 4][x % 4];
                 }
             }
         }

@@ -6,7 +6,7 @@
 //                bfloat16 or half; lse null or float32 (batch*heads, n)
 // Launch:        flash_wgmma: grid (min(BLOCKS, batch*heads*ceil(n/BR))), block (128*(GROUPS+1)),
 //                dynamic shared 2*D*(64*Q_STAGES + 4*BC) + 16*Q_STAGES + 64 bytes, Q_STAGES
-//                GROUPS + 1 for D = 256, else 2*GROUPS; LONGEST_FIRST orders the tiles
+//                GROUPS + 1 for D = 256, else 2*GROUPS; HEADS orders the tiles
 // Needs:         sm_90a; d <= D, a multiple of 8; D 64, 128, 192 or 256; BC 64 or 128; GROUPS 2 or
 //                3; BFLOAT16 1, or 0 for half; heads a multiple of kv_heads
 // Expect:        two thirds of the tensor cores' peak at d = 128
@@ -27,8 +27,8 @@
 #ifndef BLOCKS
 #define BLOCKS 132  // of the grid, at most: one a multiprocessor
 #endif
-#ifndef LONGEST_FIRST
-#define LONGEST_FIRST 0  // tiles that see most keys go first, of all heads; 0: head by head
+#ifndef HEADS
+#define HEADS 1  // of a group whose longest tiles go first, one group after the other: L2 holds it
 #endif
 
 #include "include/fragment_weights.cuh"
@@ -42,6 +42,7 @@ constexpr int Q_BOX = 64 * 128;  // bytes
 constexpr int BOX = BC * 128;    // bytes, of K or V
 constexpr int STAGES = 2;        // tiles of K, and of V, in use or on their way
 constexpr int Q_STAGES = D > 192 ? GROUPS + 1 : 2 * GROUPS;  // the same of Q, 64 rows each
+constexpr int SLACK = D > 128 ? 8 : 0;  // see raise_rows(): o is wide, and rescaled seldom
 constexpr int REGISTERS = GROUPS == 3 ? 160 : 240;           // of a computing thread
 
 using QRing = Ring<Q_STAGES, BOXES * Q_BOX>;
@@ -84,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
     if (group == GROUPS) {
         give_registers<24>();
         for (int round = 0; threadIdx.x % 128 == 0; ++round) {
-            const Work work = work_of<BR, BLOCKS, LONGEST_FIRST>(round, bh, n);
+            const Work work = work_of<BR, BLOCKS, HEADS>(round, bh, n);
             if (work.head >= bh) break;
             for (int i = 0; i < GROUPS; ++i) {
                 fill_tile<BOXES>(q_ring, round * GROUPS + i, q, work.row0 + 64 * i, work.head);
@@ -106,14 +107,14 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
     if (group == GROUPS - 1) end_turn<GROUPS>(group);  // the first one begins
 
     for (int round = 0;; ++round) {
-        const Work work = work_of<BR, BLOCKS, LONGEST_FIRST>(round, bh, n);
+        const Work work = work_of<BR, BLOCKS, HEADS>(round, bh, n);
         if (work.head >= bh) break;
         const int row0 = work.row0 + 64 * group;     // of this warpgroup
         const int row = row0 + 16 * warp + lane / 4;  // this lane's rows are row and row + 8
         const int see_all = causal ? min(m, row0 + 1 + m - n) : m;  // keys that all rows see
         const int q_step = round * GROUPS + group;
         const unsigned q_tile = q_ring.tile(q_step);
-        float shift[2] = {LOWEST, LOWEST};  // maximum of the scores so far, in powers of two
+        float shift[2] = {LOWEST, LOWEST};  // maximum so far less SLACK at most, in powers of two
         float sum[2] = {};                  // of exp2(score - shift) so far, over this lane's keys
         float rescale[2];                   // what a higher maximum makes of sum and o
         int j = key_tiles(work.row0) - 1;   // from the last tile to the first: masks come first
@@ -136,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_wgmma(
                 if (!plain) scale_and_bias(s, scale, nullptr, 0, 0, 0, 0);
                 hide_keys(s, row, j * BC + lane % 4 * 2, n, m, causal);
             }
-            raise_rows(shift, sum, rescale, s, factor);
+            raise_rows<SLACK>(shift, sum, rescale, s, factor);
             take_exponentials(s, factor, shift, sum);
         };
         auto start_output = [&] {  // of the weights of the step before

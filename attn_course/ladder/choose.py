@@ -7,7 +7,7 @@ from kernelscope.errors import InputError
 
 from attn_course.reference.dtypes import HALVES
 
-from .matrix_tiles import decode_pays, matrix_blocks, matrix_candidates, matrix_config
+from .matrix_tiles import decode_pays, matrix_candidates, matrix_config, matrix_rows
 from .problem import LARGEST_D, Device, Problem
 from .tiles import best_tile
 from .warpgroup_tiles import wgmma_pays
@@ -15,12 +15,9 @@ from .warpgroup_tiles import wgmma_pays
 CLUSTERS = (9, 0)  # compute capability from which blocks form clusters
 ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers
 TENSOR_CORES = (8, 0)  # and from which they multiply bfloat16 and TF32
-TF32_D = 128  # head dim up to which flash_tf32x3 was timed
-# It was the fastest from so many large blocks a multiprocessor on, or, where no block is much
-# longer than others, from so many queries (by the largest head dim): docs/mma_log.md.
-TF32_BLOCKS = 0.45
-TF32_QUERIES = {64: 38, TF32_D: 35}
-SHORT_N = 512  # queries a head up to which a causal mask makes no block much longer than others
+TF32_D = 128  # head dim up to which flash_tf32x3 and split_tf32x3 were timed
+TF32_BLOCKS = 0.9  # full blocks a multiprocessor from which on flash_tf32x3 was the fastest
+TF32_ROWS = 8  # queries a head up to which most of the 16 rows of a product would be empty
 SPLIT_D = 8192  # head dim up to which tiles of rows_split were timed
 ONLINE_BYTES = 512  # shared memory of rows_online beside a row of the output
 
@@ -105,50 +102,41 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
 
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
-    """For a head dim that tiles hold."""
-    if enough := _work_for_tensor_cores(problem, device):
+    """For a head dim that tiles hold: the kernel that needs the fewest clocks by its model."""
+    tensor_cores = device.capability >= TENSOR_CORES and problem.d <= TF32_D
+    products = "three products of tensor cores are faster than one in float32, and nearly as exact"
+    full = _full_blocks(problem, device) if tensor_cores else 0
+    if full >= TF32_BLOCKS * device.sm_count:
         return "flash_tf32x3", (
-            f"head dim {problem.d} is at most {TF32_D}, and {enough} are enough for the "
-            f"{device.sm_count} SMs of {device.name}: three products of tensor cores are faster "
-            "than one in float32, and nearly as exact"
+            f"head dim {problem.d} is at most {TF32_D}, and {full} blocks are enough for the "
+            f"{device.sm_count} SMs of {device.name}: {products}"
         )
-    alone = best_tile("flash_async", problem, device)
-    clusters = device.capability >= CLUSTERS
-    together = best_tile("flash_split", problem, device) if clusters else None
-    if together and (alone is None or together[0] < alone[0]):
-        return "flash_split", (
-            f"head dim {problem.d} fits into tiles, and clusters of "
-            f"{together[1]['CLUSTER']} blocks share the keys between more "
-            f"of the {device.sm_count} SMs of {device.name}"
-        )
-    if alone is None:
+    alone = "flash_async" if device.capability >= ASYNC_COPIES else "flash_fp32"
+    able = [alone, *["flash_split"] * (device.capability >= CLUSTERS)]
+    able += ["split_tf32x3"] * (tensor_cores and problem.n > TF32_ROWS)
+    best = {name: found for name in able if (found := best_tile(name, problem, device))}
+    if not best:
         return _of_rows(
             problem,
             device,
             f"at most {LARGEST_D}, but {problem.n} queries fit no tile on {device.name}",
         )
-    if device.capability >= ASYNC_COPIES:
-        return "flash_async", (
-            f"head dim {problem.d} fits into tiles, and {device.name} copies "
-            "the next one while it computes"
-        )
-    return "flash_fp32", (
-        f"head dim {problem.d} fits into tiles, and {device.name} has no asynchronous copies"
-    )
+    method = min(best, key=lambda name: best[name][0])
+    why = {
+        "flash_fp32": f"{device.name} has no asynchronous copies",
+        "flash_async": f"{device.name} copies the next one while it computes",
+        "flash_split": f"clusters of {best[method][1].get('CLUSTER')} blocks share the keys "
+        f"between more of the {device.sm_count} SMs of {device.name}",
+        "split_tf32x3": f"warps share the keys on the {device.sm_count} SMs of {device.name}: "
+        + products,
+    }
+    return method, f"head dim {problem.d} fits into tiles, and {why[method]}"
 
 
-def _work_for_tensor_cores(problem: Problem, device: Device) -> str:
-    """What makes flash_tf32x3 the choice for a float32 problem: "64 blocks"; "": it is not."""
-    if device.capability < TENSOR_CORES or problem.d > TF32_D:
-        return ""
+def _full_blocks(problem: Problem, device: Device) -> int:
+    """Blocks of flash_tf32x3's first tile that have all their rows."""
     tiles = matrix_candidates("flash_tf32x3", problem, device)
-    blocks = matrix_blocks(tiles[0], problem) if tiles else 0
-    if blocks >= TF32_BLOCKS * device.sm_count:
-        return f"{blocks} blocks"
-    queries = problem.bh * problem.n
-    least = next(count for d, count in TF32_QUERIES.items() if problem.d <= d) * device.sm_count
-    alike = not problem.causal or problem.n <= SHORT_N
-    return f"{queries} queries" if tiles and alike and queries >= least else ""
+    return problem.bh * (problem.n // matrix_rows(tiles[0])) if tiles else 0
 
 
 def _of_rows(problem: Problem, device: Device, why: str) -> tuple[str, str]:

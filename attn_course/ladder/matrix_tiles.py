@@ -163,11 +163,6 @@ def matrix_config(entry: str, problem: Problem, device: Device) -> Constants:
     first = tiles.of(problem.d)[0].items()
     for c in found:
         least = tiles.first_from[problem.causal] if first <= c.items() else 1.0
-        if matrix_blocks(c, problem) >= least * device.sm_count:
+        if problem.bh * ceil_div(problem.n, matrix_rows(c)) >= least * device.sm_count:
             return c
     return found[-1]
-
-
-def matrix_blocks(c: Mapping[str, int], problem: Problem) -> int:
-    """Blocks that a kernel with these constants starts."""
-    return problem.bh * ceil_div(problem.n, matrix_rows(c))

@@ -48,6 +48,7 @@ METHODS: dict[str, tuple[int, ...]] = {
     "flash_split": (19,),
     "rows_split": (20,),
     "decode": (23,),
+    "split_tf32x3": (29,),
 }
 AUTO = "auto"  # the method that choose() names
 DEFAULT = "tiled"

@@ -18,7 +18,7 @@ from attn_course.reference.dtypes import HALVES, TOLERANCES
 from .headers import Header, chosen_constants, kernel_path, read_constants, read_header
 from .matrix_tiles import MATRIX_TILES, decode_bytes, decode_config, matrix_config, matrix_rows
 from .problem import LARGEST_D, MAX_GRID_YZ, ROW_KEYS, Device, Geometry, Problem, ceil_div, refuse
-from .tiles import flash_shared_bytes, row_config, split_shared_bytes, tile_config
+from .tiles import flash_shared_bytes, joined_bytes, row_config, split_shared_bytes, tile_config
 from .warpgroup_tiles import wgmma_bytes, wgmma_config, wgmma_rows
 
 __all__ = [
@@ -244,10 +244,12 @@ def _refuse_wide_heads(entry, problem, constants):
 
 def _flash(entry, problem, constants):
     _refuse_wide_heads(entry, problem, constants)
-    rows = 4 * constants["ROWS"] * constants["ROW_WARPS"]
+    joined = entry == "split_tf32x3"
+    rows = (16 if joined else 4 * constants["ROWS"]) * constants["ROW_WARPS"]
     grid = _grid_of_row_tiles(entry, problem, constants, rows)
     threads = 32 * constants["ROW_WARPS"] * constants["KEY_WARPS"]
-    return Geometry(entry, grid, (threads, 1, 1), flash_shared_bytes(constants))
+    shared_bytes = (joined_bytes if joined else flash_shared_bytes)(constants)
+    return Geometry(entry, grid, (threads, 1, 1), shared_bytes)
 
 
 def _matrices(entry, problem, constants):
@@ -363,6 +365,7 @@ LADDER = (
         dtypes=HALVES,
         scratch=_decode_scratch,
     ),
+    _tiled(29, "29_split_tf32x3", _flash),
 )
 
 # Attempts that did not pay or did not launch, done right: they run, so they can be measured.

@@ -1,8 +1,8 @@
-"""Which constants suit a problem on a device: tiles, warps, clusters of kernels 10, 11, 12, 19, 20.
+"""Which constants suit a problem on a device: tiles and clusters of kernels 10, 11, 12, 19, 20, 29.
 
 11, 12 and 19 have lists of tiles, from much reuse to many blocks, and a small one in each for
-devices with less shared memory. 20 has a few numbers of rows and of keys, each with
-each, and its head dim the rest. Among the tiles that fit the device and the grid, a model of
+devices with less shared memory. 20 and 29 have a few sizes, each with each; of 20 the
+head dim gives the rest. Among the tiles that fit the device and the grid, a model of
 the clocks that a multiprocessor needs picks one. The model counts what a block does (multiply-adds,
 passes over shared memory, bytes, waits for a tile); its prices were fitted to the times of every
 tile (tools/attn_devtools/record/tile_model.py). It ranks tiles of one problem; as a forecast of a
@@ -13,6 +13,7 @@ tile.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from math import ceil, log2, sqrt
 
 from kernelscope.errors import InputError
@@ -64,6 +65,13 @@ CLUSTER_TILES = {
         (2, 1, 2, 2, 1),
     ),
     256: ((2, 2, 2, 2, 2), (2, 1, 2, 1, 4), (8, 1, 2, 1, 4), (2, 1, 1, 2, 1)),
+}
+# Of 29: blocks of a cluster, warps along the rows and along the keys, keys a warp and tile.
+JOINED_SIZES = {
+    "CLUSTER": (1, 2, 4, 8),
+    "ROW_WARPS": (1, 2, 3, 4, 6),
+    "KEY_WARPS": (1, 2, 4, 5, 8),
+    "BC": (8, 16, 24, 32, 40, 48),
 }
 
 
@@ -245,9 +253,61 @@ def _split_fits(c: Mapping[str, int], device: Device) -> bool:
     )
 
 
+# -- kernel 29 -------------------------------------------------------------------------------------
+def joined_bytes(c: Mapping[str, int]) -> int:
+    """Dynamic shared memory of 29 in bytes: tiles of Q, K and V, the parts of rows it joins."""
+    rows, warps = 16 * c["ROW_WARPS"], c["KEY_WARPS"]
+    tiles = (rows + 2 * c["BC"] * warps) * ceil_div(c["D"], 32) * 128
+    return tiles + 4 * c["CLUSTER"] * warps * ceil_div(rows, c["CLUSTER"]) * (c["D"] + 4)
+
+
+def joined_candidates(problem: Problem, device: Device) -> list[Constants]:
+    """Constants of 29 that fit a device, leave no warp without keys and spill next to nothing."""
+    width = 16 * ceil_div(min(problem.d, LARGEST_D), 16)
+    tiles = (dict(zip(JOINED_SIZES, c, strict=True)) for c in product(*JOINED_SIZES.values()))
+    found = []
+    for c in ({"D": width, **tile} for tile in tiles):
+        threads = 32 * c["ROW_WARPS"] * c["KEY_WARPS"]
+        if (
+            max(64, width // 4) <= threads
+            and 48 + width // 2 + 2 * c["BC"] <= min(255, REGISTERS // threads)
+            and (c["CLUSTER"] == 1 or device.capability >= (9, 0))
+            and c["BC"] * (c["CLUSTER"] * c["KEY_WARPS"] - 1) < problem.m + 7
+            and joined_bytes(c) <= device.shared_bytes
+            and _grid_holds(c, 16 * c["ROW_WARPS"], problem)
+        ):
+            found.append(c)
+    return found
+
+
+def joined_clocks(c: Mapping[str, int], problem: Problem, device: Device) -> float:
+    """Clocks that an SM needs about for its share of the blocks of 29, on the scale of 19's.
+
+    Warps share the units of an SM's four parts; alone on one a warp waits for its own results.
+    """
+    cluster, keys, width = c["CLUSTER"], c["BC"], c["D"]
+    rows, tile = 16 * c["ROW_WARPS"], keys * c["KEY_WARPS"]
+    threads = 32 * c["ROW_WARPS"] * c["KEY_WARPS"]
+    products = 6 * keys // 8 * width // 8  # mma.sync of a warp and tile
+    others = (4 * (keys + 8) * width + 16 * (14 * keys + 3 * width)) / 32  # its other instructions
+    tiles = ceil_div(problem.m, cluster * tile)
+    registers = threads * min(255, REGISTERS // threads, 90 + 3 * width // 2)
+    held = max(1, min(device.shared_bytes // joined_bytes(c), REGISTERS // registers))
+    usable = device.sm_count if cluster <= 2 else max(1, device.sm_count * 10 // 11)
+    rounds = ceil_div(cluster * problem.bh * ceil_div(problem.n, rows), usable)
+    together = min(held, rounds)  # blocks at work on an SM
+    work = max(ceil_div(threads * together, 128), 1.1) * (7.7 * products + 2.5 * others)
+    waits = 4200 + 22 * width + 325 * tiles + 770 * log2(cluster)
+    waits += 80 * cluster * c["KEY_WARPS"] * width / 64  # parts to join
+    waits += 2.8 * together * (2 * tile * tiles + rows) * width * 4 / 1024  # KB to copy
+    return ceil_div(rounds, held) * (waits + tiles * work)
+
+
 # -- by the kernel's entry point -------------------------------------------------------------------
 def tile_candidates(entry: str, problem: Problem, device: Device) -> list[Constants]:
-    """Constants of 11, 12, 19 or 20 that fit a device; see flash_ and split_candidates()."""
+    """Constants of 11, 12, 19, 20 or 29 that fit a device; see flash_ and split_candidates()."""
+    if entry == "split_tf32x3":
+        return joined_candidates(problem, device)
     if entry == "rows_split":
         return split_candidates(problem, device)
     return flash_candidates(problem, device, clusters=entry == "flash_split")
@@ -256,7 +316,9 @@ def tile_candidates(entry: str, problem: Problem, device: Device) -> list[Consta
 def tile_clocks(
     entry: str, c: Mapping[str, int], problem: Problem, device: Device, prices: Prices = PRICES
 ) -> float:
-    """Clocks that an SM needs about for its share of the blocks of 11, 12, 19 or 20."""
+    """Clocks that an SM needs about for its share of the blocks of 11, 12, 19, 20 or 29."""
+    if entry == "split_tf32x3":
+        return joined_clocks(c, problem, device)
     model = split_clocks if entry == "rows_split" else flash_clocks
     return model(c, problem, device, prices)
 
@@ -270,14 +332,14 @@ def best_tile(entry: str, problem: Problem, device: Device) -> tuple[float, Cons
 
 
 def tile_config(entry: str, problem: Problem, device: Device) -> Constants:
-    """Return the constants of 11, 12, 19 or 20 for a problem, a copy.
+    """Return the constants of 11, 12, 19, 20 or 29 for a problem, a copy.
 
     Raises:
         ValueError: no tile fits the device: too many queries, little shared memory, no clusters.
     """
     if best := best_tile(entry, problem, device):
         c = dict(best[1])
-        return c if entry == "rows_split" else _with_spans(c, problem.m)
+        return _with_spans(c, problem.m) if entry.startswith("flash") else c
     clusters = "clusters" if device.capability >= (9, 0) else "no clusters"
     raise InputError(
         f"{entry}: {problem.n} queries of head dim {problem.d} fit no tile on {device.name}, which "

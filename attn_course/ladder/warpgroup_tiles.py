@@ -2,8 +2,9 @@
 
 A block stays on its multiprocessor and takes a tile of rows in each round. With equal tiles a
 third warpgroup pays; it makes tiles of 192 rows, of which fewer fit a number of blocks evenly.
-Causal tiles differ in length: taken from the longest to the shortest they end nearly together,
-head by head they find K and V in L2. The block with the most work says how long a launch takes.
+Causal tiles differ in length: taken from the longest to the shortest, blocks end nearly together.
+They are taken so in groups of heads whose K and V stay in L2. The block with the most work says how
+long a launch takes.
 """
 
 from collections.abc import Mapping
@@ -20,8 +21,10 @@ CAPABILITY = (9, 0)  # the one that has wgmma
 WIDTHS = (64, 128, 192, LARGEST_D)  # of tiles, by the head dim
 THIRD = 1.28  # times as long takes a tile of keys with three warpgroups as with two
 START = 1.0  # tiles of keys that beginning and ending a tile of rows takes
-EVEN = 1.02  # head by head, where it takes at most so many times as long
-MOST_TILES = 1 << 20  # from which on blocks have equal work in any order
+GROUPS_OF_HEADS = (1, 2, 3, 4, 6, 8, 11, 16, 22, 28, 1024)  # each that is used is compiled
+HELD_BYTES = 32 << 20  # of K and V of a group in L2: about half of it
+FROM_DRAM = 1.1  # times as long takes a launch whose groups are larger
+MOST_ROWS = 1 << 22  # of the heads that say how even an order is; one head at least
 # Keys from which 18 was faster than 14, whose tiles are smaller, by the width; up to 128 columns
 # also from so many queries a multiprocessor on.
 FEWEST_KEYS = {64: float("inf"), 128: 192, 192: 64, LARGEST_D: 64}
@@ -43,19 +46,24 @@ def longest_block(c: Constants, problem: Problem) -> float:
     """Work of the block that has most of it, in tiles of keys of two warpgroups."""
     rows, blocks = wgmma_rows(c), c["BLOCKS"]
     tiles = ceil_div(problem.n, rows)  # of a head
-    if problem.bh * tiles > MOST_TILES:
-        return problem.bh * tiles * rows  # the fewest rows past the end
-    rounds, block = np.divmod(np.arange(problem.bh * tiles), blocks)
-    if c["LONGEST_FIRST"]:
+    heads = min(problem.bh, max(1, MOST_ROWS // problem.n))
+    numbers = np.arange(heads * tiles)
+    rounds, block = np.divmod(numbers, blocks)
+    first = numbers // tiles // c["HEADS"] * c["HEADS"]  # head of the group
+    at = (numbers - first * tiles) // np.minimum(c["HEADS"], heads - first)
+    if c["HEADS"] > 1:
         block = np.where(rounds % 2, blocks - 1 - block, block)
-        at = tiles - 1 - np.arange(problem.bh * tiles) // problem.bh
-    else:
-        head, at = np.divmod(np.arange(problem.bh * tiles), tiles)
-        at = np.where(head % 2, at, tiles - 1 - at)
+    at = np.where((c["HEADS"] > 1) | (first % 2 == 0), tiles - 1 - at, at)
     seen = (at + 1) * rows + problem.m - problem.n if problem.causal else problem.m
     keys = np.maximum(1, -(-np.minimum(problem.m, seen) // c["BC"]))
     work = np.bincount(block, keys + np.full(at.shape, START), blocks).max()
     return float(work) * (THIRD if c["GROUPS"] == 3 else 1.0)
+
+
+def group_bytes(c: Constants, problem: Problem) -> int:
+    """K and V in bytes that the heads of a group read."""
+    queries = min(c["HEADS"], problem.bh)
+    return ceil_div(queries * problem.kv_heads, problem.heads) * 4 * problem.m * problem.d
 
 
 @lru_cache(maxsize=512)
@@ -81,13 +89,14 @@ def wgmma_config(problem: Problem, device: Device) -> Constants:
     shape = {"BFLOAT16": int(problem.dtype == "bfloat16"), "D": width, "BC": bc}
     shape["BLOCKS"] = device.sm_count
     choices = [
-        shape | {"GROUPS": groups, "LONGEST_FIRST": order}
+        shape | {"GROUPS": groups, "HEADS": heads}
         for groups in ((2, 3) if width == 64 else (2,))
-        for order in ((0, 1) if problem.causal else (0,))
+        for heads in (GROUPS_OF_HEADS if problem.causal else (1,))
     ]
 
     def work(c: Constants) -> float:
-        return longest_block(c, problem) * (EVEN if c["LONGEST_FIRST"] else 1.0)
+        held = group_bytes(c, problem) <= HELD_BYTES
+        return longest_block(c, problem) * (1.0 if held else FROM_DRAM)
 
     return min(choices, key=work)
 

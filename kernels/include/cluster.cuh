@@ -1,6 +1,6 @@
 // Idea:          The blocks of a cluster run at the same time, wait for each other at a barrier of
 //                their own and store into each other's shared memory.
-// Used by:       19_flash_split.cu, 20_rows_split.cu, include/cluster_sum.cuh
+// Used by:       19_flash_split.cu, 20_rows_split.cu, 29_split_tf32x3.cu, include/cluster_sum.cuh
 // Explained in:  15_clusters
 #pragma once
 

@@ -1,6 +1,6 @@
 // Idea:          Online softmax of scores that lie in fragments: a lane has two rows of 16, and in
 //                each 2 of every 8 keys; the four lanes of a quad share a row.
-// Used by:       14_flash_mma.cu, 15_flash_tf32x3.cu, include/base2_parts.cuh,
+// Used by:       14_flash_mma.cu, 15_flash_tf32x3.cu, 29_split_tf32x3.cu, include/base2_parts.cuh,
 //                include/fragment_weights.cuh
 // Explained in:  08_online_softmax, 09_flash_attention
 #pragma once

@@ -11,8 +11,10 @@
 
 // Raises the shifts of this lane's two rows to the largest scores, times factor, and the sums with
 // them; rescale: what becomes of all that was summed under the old ones. As row_top() and raise(),
-// in four chains a row.
-template <int tiles>
+// in four chains a row. With a slack a shift rises only where a score passes it by more: the first
+// tile of keys sets it, few raise it, and rescale is 1 for the others. No weight is then larger
+// than exp2(slack), and the averages are the same, for a row's weights all have its shift.
+template <int slack = 0, int tiles>
 __device__ __forceinline__ void raise_rows(float (&shift)[2], float (&sum)[2], float (&rescale)[2],
                                            const float (&s)[tiles][4], float factor)
 {
@@ -24,7 +26,10 @@ __device__ __forceinline__ void raise_rows(float (&shift)[2], float (&sum)[2], f
             top[x % 4] = fmaxf(top[x % 4], s[x / 2][2 * half + x % 2]);
         }
         const float highest = fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3]));
-        rescale[half] = raise(shift[half], highest * factor);
+        const float row_top = warp_max<2, 1>(highest * factor);
+        const float old = shift[half];
+        if (slack == 0 || row_top > old + slack) shift[half] = fmaxf(old, row_top);
+        rescale[half] = exp2f(old - shift[half]);
         sum[half] *= rescale[half];
     }
 }

@@ -1,6 +1,6 @@
 // Idea:          One warp instruction multiplies small matrices whose elements are spread over the
 //                registers of its 32 lanes: a fragment is what one lane has of a matrix.
-// Used by:       14_flash_mma.cu, 15_flash_tf32x3.cu, 23_decode.cu, include/fragment_products.cuh
+// Used by:       14_flash_mma.cu, 23_decode.cu, include/fragment_products.cuh, include/tf32x3.cuh
 // Explained in:  11_tensor_cores
 #pragma once
 
@@ -60,10 +60,14 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const unsigned (&a)[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// x = big + small, big rounded to TF32's 11 bits; the matrix unit reads 11 bits of small as well,
-// so an error of 2^-21 |x| or less is left.
+// x = big + small, big without the last 13 bits of x: cut off, an operation less than rounded. The
+// matrix unit reads 11 bits of small; tf32x3.cuh makes up for the others.
+// The mask is in memory, where the compiler does not know it. It would see that the last bits are
+// not read, pass x itself as big, and move it where the instruction takes pairs of registers.
+__constant__ unsigned TF32_BITS = 0xffffe000;
+
 __device__ __forceinline__ void split_tf32(unsigned& big, unsigned& small, float x)
 {
-    big = (__float_as_uint(x) + 0x1000) & 0xffffe000;
+    big = __float_as_uint(x) & TF32_BITS;
     small = __float_as_uint(x - __uint_as_float(big));
 }

@@ -1,6 +1,6 @@
 // Idea:          Warps or blocks that share rows take different keys; what each finds of a row (o,
 //                m and l) is a part. Parts are added up as tiles are: rescaled to one maximum.
-// Used by:       11_flash_fp32.cu, 12_flash_async.cu, 19_flash_split.cu
+// Used by:       11_flash_fp32.cu, 12_flash_async.cu, 19_flash_split.cu, 29_split_tf32x3.cu
 // Explained in:  09_flash_attention
 #pragma once
 
@@ -29,10 +29,11 @@ __device__ __forceinline__ void store_part(float* mine,  // row i at 4*i*stride,
 }
 
 // Adds up 4 columns of a row's parts, each rescaled to the largest maximum, as softmax_step() adds
-// up tiles; top and total become the row's m and l.
+// up tiles; top and total become the row's m and l. log2: factor that makes m powers of two.
 template <int width, int parts, int distance>
 __device__ __forceinline__ float4 join_parts(const float* first,  // part p at p*distance
-                                             int col, float& top, float& total)
+                                             int col, float& top, float& total,
+                                             float log2 = LOG2E)
 {
     top = LOWEST;
     total = 0.0f;
@@ -44,7 +45,7 @@ __device__ __forceinline__ float4 join_parts(const float* first,  // part p at p
 #pragma unroll
     for (int p = 0; p < parts; ++p) {
         const float* part = first + p * distance;
-        const float rescale = exp2f((part[width] - top) * LOG2E);
+        const float rescale = exp2f((part[width] - top) * log2);
         const float4 o4 = load4(part + col);
         total += rescale * part[width + 1];
         sum.x += rescale * o4.x;

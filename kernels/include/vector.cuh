@@ -1,8 +1,7 @@
 // Idea:          Four floats at a time: one 16-byte load where there would be four of 4 bytes.
-// Used by:       10_flash_rows.cu, 15_flash_tf32x3.cu, include/base2_parts.cuh,
-//                include/cluster_sum.cuh, include/parts.cuh, include/quads.cuh,
-//                include/register_tile.cuh, include/row_products.cuh,
-//                include/row_softmax.cuh
+// Used by:       10_flash_rows.cu, include/base2_parts.cuh, include/cluster_sum.cuh,
+//                include/parts.cuh, include/quads.cuh, include/register_tile.cuh,
+//                include/row_products.cuh, include/row_softmax.cuh
 // Explained in:  03_memory_traffic
 #pragma once
 

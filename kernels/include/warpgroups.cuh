@@ -42,19 +42,22 @@ struct Work {
     int row0;  // first row of the tile
 };
 
-// What this block, of `blocks` at most, does in a round. longest_first: from the last rows of all
-// heads, which in causal attention see the most keys, to the first; in odd rounds the last block is
-// the first, so that who had the longest tile of one round has the shortest of the next. Else head
-// by head, so that what blocks at work together read stays in L2, and every other head's rows in
-// reverse, long ones after short ones.
-template <int rows, int blocks, bool longest_first>
+// What this block, of `blocks` at most, does in a round. Heads go in groups, one group after the
+// other, so that K and V of those that blocks are at stay in L2. In a group the last rows of all
+// heads come first, which in causal attention see the most keys; in odd rounds the last block is
+// the first, so that who had the longest tile of one round has the shortest of the next. In groups
+// of one head every other head's rows go in reverse, long ones after short ones.
+template <int rows, int blocks, int group>
 __device__ __forceinline__ Work work_of(int round, int heads, int n)
 {
     const int tiles = (n + rows - 1) / rows;  // of a head
-    const bool turned = longest_first && round % 2;
+    const bool turned = group > 1 && round % 2;
     const int number = round * blocks + (turned ? blocks - 1 - blockIdx.x : blockIdx.x);
     if (number >= heads * tiles) return {heads, 0};
-    const int head = longest_first ? number % heads : number / tiles;
-    const int at = longest_first ? number / heads : number % tiles;
-    return {head, (longest_first || head % 2 == 0 ? tiles - 1 - at : at) * rows};
+    const int first = number / tiles / group * group;  // head of the group
+    const int width = min(group, heads - first);       // heads in it: fewer in the last one
+    const int in_group = number - first * tiles;
+    const int at = in_group / width;
+    const bool reversed = group > 1 || first % 2 == 0;
+    return {first + in_group % width, (reversed ? tiles - 1 - at : at) * rows};
 }

@@ -1,4 +1,4 @@
-"""Clusters and barriers of kernels 10, 11, 12, 19, 20 under the Sanitizer, on the simulator only.
+"""Clusters and barriers of kernels 10 to 12, 19, 20 and 29 under the Sanitizer, on the simulator.
 
 What a result cannot show: a place read before it is written, a store that overtakes a read. Each
 kernel must be clean where blocks of a cluster have no keys, no columns or no rows of their own, and
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.system
 
 RELATIVE = 2e-6
 CLUSTERS = (1, 2, 4, 8)
-METHODS = ("rows_split", "flash_split")
+METHODS = ("rows_split", "flash_split", "split_tf32x3")
 SINGLE = (*METHODS, "flash_async", "flash_fp32", "flash_rows")
 
 
@@ -38,7 +38,9 @@ def on_the_simulator(monkeypatch):
 
 
 def smallest(method, cluster, **more):
-    """Constants of small tiles: 4 rows a block, which a cluster of 8 does not divide."""
+    """Constants of small tiles: 4 rows a block, or 16, of which a cluster of 8 may have none."""
+    if method == "split_tf32x3":
+        return {"CLUSTER": cluster, "D": 64, "ROW_WARPS": 1, "KEY_WARPS": 2, "BC": 8} | more
     if method == "rows_split":
         return {"CLUSTER": cluster, "COLS": 1, "WARPS": 2, "ROWS": 1, "KEYS": 2} | more
     tile = {"D": 64, "ROWS": 1, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 2}
@@ -104,7 +106,8 @@ def test_no_order_of_warps_and_blocks_changes_a_bit(method, cluster, monkeypatch
 
 # -- what is not a number ----------------------------------------------------------------------
 def tuned(method):
-    return smallest(method, 4, ROWS=2) if method in METHODS else {}
+    more = {} if method == "split_tf32x3" else {"ROWS": 2}
+    return smallest(method, 4, **more) if method in METHODS else {}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
@@ -149,6 +152,7 @@ TALL = {"D": 32, "ROWS": 4, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 2}
 NEEDED_BY = {
     "rows_split": ({"CLUSTER": 2, "COLS": 1, "WARPS": 2, "ROWS": 2, "KEYS": 1}, (1, 1, 5, 126), 18),
     "flash_split": (smallest("flash_split", 2, D=32), (1, 1, 5, 31), 70),
+    "split_tf32x3": (smallest("split_tf32x3", 2, D=32), (1, 1, 5, 32), 70),
     "flash_async": (TALL, (1, 1, 9, 31), 40),
     "flash_fp32": (TALL, (1, 1, 9, 31), 40),
     "flash_rows": ({"D": 32, "WARPS": 2}, (1, 1, 3, 31), 70),
@@ -224,6 +228,9 @@ def test_every_barrier_is_needed(method):
         ("flash_split", {"D": 48}, "32 columns at once"),
         ("flash_split", {"ROW_WARPS": 8, "KEY_WARPS": 5}, "at most 32 warps"),
         ("flash_split", {"D": 256, "KEY_WARPS": 1}, "a row of a tile is copied at once"),
+        ("split_tf32x3", {"CLUSTER": 3}, "1, 2, 4 or 8 blocks"),
+        ("split_tf32x3", {"D": 40}, "16 columns, 8 keys, 32 warps"),
+        ("split_tf32x3", {"D": 256, "ROW_WARPS": 1, "KEY_WARPS": 1}, "a row of a tile is copied"),
         ("flash_async", {"ROWS": 8, "KEY_WARPS": 2, "KEYS": 4}, "parts are joined"),
         ("flash_fp32", {"ROWS": 8, "KEY_WARPS": 2, "KEYS": 4}, "parts are joined"),
     ],

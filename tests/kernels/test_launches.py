@@ -23,7 +23,7 @@ from attn_devtools.agreement import assert_agrees
 
 pytestmark = pytest.mark.system
 
-TUNED = ("rows_split", "flash_fp32", "flash_async", "flash_split")
+TUNED = ("rows_split", "flash_fp32", "flash_async", "flash_split", "split_tf32x3")
 KB = 1024
 # Every capability there is, with few SMs and with many; the last ones are smaller than any GPU.
 GPUS = [
@@ -77,7 +77,7 @@ def test_more_queries_than_a_grid_of_tiles_holds(d):
     many, gpu = Problem(1, 40_000_000, 9, d), Device("sm_61", (6, 1), 28, 48 * KB)
     assert choose(many, gpu)[0] == "rows_online"
     for method in TUNED:
-        if method.startswith("flash") and d > LARGEST_D:
+        if method != "rows_split" and d > LARGEST_D:
             continue
         with pytest.raises(ValueError, match=r"40000000 queries .*sm_61.*rows_online"):
             step(method).launch(many, device=gpu)
@@ -122,7 +122,7 @@ def test_a_device_too_small_for_any_tile(method):
 
 
 def test_a_device_that_only_a_cluster_s_tiles_fit():
-    tight, problem = Device("tight", (9, 0), 8, 28 * KB), Problem(1, 40, 40, 64)
+    tight, problem = Device("tight", (9, 0), 8, 18 * KB), Problem(1, 40, 40, 64)
     assert tiles.best_tile("flash_async", problem, tight) is None
     assert choose(problem, tight)[0] == "flash_split"
     (row,) = steps_of("flash_split")
@@ -203,12 +203,33 @@ def test_the_model_takes_devices_of_one_multiprocessor():
 
 def test_more_multiprocessors_never_take_longer():
     problem = Problem(24, 196, 196, 64)
-    for entry in ("flash_async", "flash_split"):
+    for entry in ("flash_async", "flash_split", "split_tf32x3"):
         times = [
             tiles.best_tile(entry, problem, Device("", (9, 0), sms, 227 * KB))[0]
             for sms in (1, 8, 66, 132, 264)
         ]
         assert times == sorted(times, reverse=True) and times[0] > 8 * times[-1]
+
+
+@pytest.mark.parametrize(
+    "shape, faster, slower",  # tiles of 29, 10 % or more apart on an H200
+    [
+        ((4, 128, 64), (2, 1, 4, 16), (4, 2, 4, 8)),  # a cluster of 4 starts later
+        ((4, 128, 128), (2, 1, 4, 16), (4, 2, 4, 8)),  # and has twice the parts to join
+        ((8, 256, 64), (1, 1, 8, 32), (2, 2, 4, 32)),
+        ((24, 1024, 64), (1, 6, 2, 40), (1, 6, 1, 32)),  # 6 warps are few: one block a time
+        ((15, 333, 96), (1, 3, 4, 32), (2, 3, 4, 24)),
+        ((128, 196, 64), (1, 4, 1, 40), (1, 3, 4, 32)),  # 4 warps of the same rows: two blocks
+    ],
+)
+def test_the_model_of_29_knows_the_faster_tile(shape, faster, slower):
+    heads, n, d = shape
+    problem, gpu = Problem(heads, n, n, d), Device("H200", (9, 0), 132, 227 * KB)
+    clocks = [
+        tiles.joined_clocks({"D": d, **dict(zip(tiles.JOINED_SIZES, c, strict=True))}, problem, gpu)
+        for c in (faster, slower)
+    ]
+    assert clocks[0] < clocks[1]
 
 
 def test_callers_may_change_the_constants_they_get():

@@ -15,7 +15,15 @@ from attn_course.ladder.choose import choose
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.steps import step
-from attn_course.ladder.warpgroup_tiles import longest_block, wgmma_bytes, wgmma_config, wgmma_pays
+from attn_course.ladder.warpgroup_tiles import (
+    FROM_DRAM,
+    HELD_BYTES,
+    group_bytes,
+    longest_block,
+    wgmma_bytes,
+    wgmma_config,
+    wgmma_pays,
+)
 from attn_devtools.agreement import assert_agrees
 from attn_devtools.shares import crossed, in_turns
 
@@ -59,11 +67,11 @@ def test_ragged_tiles_and_grouped_heads(given, causal):
     check(*inputs(dtype, *shape), causal=causal)
 
 
-@pytest.mark.parametrize(("groups", "order"), in_turns([(2, 0), (3, 1), (2, 1), (3, 0)], 2))
-def test_two_warpgroups_and_three(groups, order):
+@pytest.mark.parametrize(("groups", "heads"), in_turns([(2, 1), (3, 2), (2, 2), (3, 1)], 2))
+def test_two_warpgroups_and_three(groups, heads):
     """Tiles of 64 columns; three warpgroups take rows of which the first two see few keys."""
-    chosen = (f"-DGROUPS={groups}", f"-DLONGEST_FIRST={order}", "-DBLOCKS=2")
-    check(*inputs(BFLOAT16, 1, 1, 1, 250, 250, 40), causal=True, options=chosen)
+    chosen = (f"-DGROUPS={groups}", f"-DHEADS={heads}", "-DBLOCKS=2")
+    check(*inputs(BFLOAT16, 1, 3, 1, 250, 250, 40), causal=True, options=chosen)
 
 
 def test_a_block_takes_tile_after_tile():
@@ -76,13 +84,34 @@ def test_other_scales(scale):
     check(*inputs(BFLOAT16, 1, 1, 1, 40, 150, 64), scale=scale)
 
 
-@pytest.mark.parametrize("rise", [2.0, 40.0])
-@pytest.mark.parametrize("d", [64, 256])
+RISES = [0.05, 2.0, 40.0]  # of d = 256 less than the slack in all, at each second tile, at each
+
+
+@pytest.mark.parametrize("rise", RISES)
+@pytest.mark.parametrize("d", [64, 136, 256])
 def test_scores_that_rise_from_tile_to_tile(rise, d):
     """Each tile, from the last to the first, raises the maximum, by little and by much."""
     q, k, v = inputs(HALF, 1, 1, 1, 20, 400, d)
     q[..., 0], k[..., 0] = 4.0, np.arange(400)[::-1] // 64 * rise
     check(q, k, v)
+
+
+@pytest.mark.parametrize("dtype", [HALF, BFLOAT16])
+def test_weights_above_one(dtype):
+    """At d > 128 a shift stays where scores pass it by less than 8 powers of two: with one key
+    that has 2^7.9 times the weight of each key before it, and the rest below half's smallest."""
+    q, k, v = (np.zeros((1, 1, n, 256), dtype) for n in (3, 200, 200))
+    v[:] = np.random.default_rng(5).normal(1.0, 1.0, v.shape)
+    q[..., 0], k[..., 0] = 1.0, -30.0
+    k[..., 140:, 0], k[..., 10, 0] = 0.0, 7.9 * np.log(2.0)
+    check(q, k, v, scale=1.0)
+    check(q, -k, v, scale=-1.0)
+
+
+@pytest.mark.parametrize("given", [{"scale": -0.3}, {"scale": 200.0}, {"causal": True}], ids=str)
+def test_wide_rows_with_a_slack(given):
+    """Negative scales, huge scores, rows that see no key of the first tiles or none at all."""
+    check(*inputs(BFLOAT16, 1, 2, 1, 150, 130, 192, seed=2), **given)
 
 
 def test_what_it_does_not_take_is_refused_with_the_method_that_does():
@@ -130,18 +159,49 @@ def test_constants_fit_an_h200(d, causal):
 
 
 def test_the_longest_block_counts_what_the_kernel_does():
-    """Against a loop over blocks and rounds, written as work_of() has it."""
+    """Against a loop over the tiles of each group of heads, in the order of work_of()."""
     problem = Problem(6, 700, 900, 64, causal=True, dtype="float16")
-    for groups, order, blocks in ((2, 0, 5), (2, 1, 5), (3, 0, 4), (3, 1, 7)):
-        c = {"GROUPS": groups, "LONGEST_FIRST": order, "BC": 128, "BLOCKS": blocks}
-        tiles, work = -(-700 // (64 * groups)), [0.0] * blocks
-        for number in range(6 * tiles):
+    for groups, heads, blocks in ((2, 1, 5), (2, 4, 5), (3, 1, 4), (3, 1024, 7), (2, 2, 4)):
+        c = {"GROUPS": groups, "HEADS": heads, "BC": 128, "BLOCKS": blocks}
+        rows, order, work = 64 * groups, [], [0.0] * blocks
+        for first in range(0, 6, heads):
+            tiles = range(-(-700 // rows))
+            upwards = heads == 1 and first % 2
+            width = min(heads, 6 - first)
+            order += [at for at in (tiles if upwards else tiles[::-1]) for _ in range(width)]
+        for number, at in enumerate(order):
             turn, block = divmod(number, blocks)
-            head, at = (number % 6, number // 6) if order else divmod(number, tiles)
-            row0 = (tiles - 1 - at if order or head % 2 == 0 else at) * 64 * groups
-            keys = min(900, row0 + 64 * groups + 200)
-            work[blocks - 1 - block if order and turn % 2 else block] += -(-keys // 128) + 1
+            keys = min(900, (at + 1) * rows + 200)
+            work[blocks - 1 - block if heads > 1 and turn % 2 else block] += -(-keys // 128) + 1
         assert longest_block(c, problem) == max(work) * (1.28 if groups == 3 else 1)
+
+
+def test_every_tile_is_taken_once_whatever_the_groups():
+    """Groups that do not divide the heads, blocks that do not divide the tiles."""
+    for heads, blocks in ((1, 3), (2, 3), (3, 4), (1024, 2)):
+        options = (f"-DHEADS={heads}", f"-DBLOCKS={blocks}", "-DGROUPS=2", "-DBC=64")
+        check(*inputs(BFLOAT16, 1, 5, 1, 140, 70, 8, seed=heads), causal=True, options=options)
+
+
+def test_groups_are_as_large_as_l2_holds():
+    """Larger ones only where smaller ones keep a block busy for longer than DRAM costs."""
+    long = Problem(64, 4096, 4096, 128, 64, 64, causal=True, dtype="bfloat16")
+    assert group_bytes({"HEADS": 11}, long) == 11 * 4 * 4096 * 128
+    for given in ({}, {"d": 64}, {"d": 256}, {"n": 2048, "m": 2048}):
+        problem = replace(long, **given)
+        c = wgmma_config(problem, H200)
+        assert c["HEADS"] > 1 and group_bytes(c, problem) <= HELD_BYTES
+        every = c | {"HEADS": 1024}
+        assert longest_block(every, problem) * FROM_DRAM > longest_block(c, problem)
+    assert wgmma_config(replace(long, causal=False), H200)["HEADS"] == 1
+    shared = replace(long, kv_heads=8)  # eight heads read the same K and V: L2 holds all
+    assert group_bytes({"HEADS": 1024}, shared) <= HELD_BYTES
+    assert wgmma_config(shared, H200)["HEADS"] == 1024
+    few = replace(long, bh=12, heads=12, kv_heads=12, d=256)  # in groups of 11 one is left over
+    c = wgmma_config(few, H200)
+    assert group_bytes(c, few) <= HELD_BYTES or longest_block(c, few) * FROM_DRAM <= min(
+        longest_block(c | {"HEADS": heads}, few) for heads in (1, 2, 3, 4, 6, 8)
+    )
 
 
 # -- what ptxas makes of it ------------------------------------------------------------------------

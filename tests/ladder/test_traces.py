@@ -14,7 +14,7 @@ from attn_course.reference.inputs import seeded_qkv
         ("flash_fp32", "float32", set()),
         ("flash_wmma", "bfloat16", {"store_scores<", "add_values<"}),
         ("flash_mma", "bfloat16", {"mma16<BFLOAT16>("}),
-        ("flash_tf32x3", "float32", {"mma_tf32("}),
+        ("flash_tf32x3", "float32", {"split_scores<"}),
     ],
 )
 def test_code_of_headers_stands_at_the_line_that_asks_for_it(method, dtype, asks):

@@ -47,7 +47,7 @@ def under_the_roof(ladder: dict, root: Path = records.RESULTS_FOLDER) -> tuple[P
     tensor = {  # unit -> its rate and the points that it computes
         "TF32 tensor cores / 3": (
             gpu.tf32_tflops / TF32_PRODUCTS,
-            [name for name in points if name.endswith(" flash_tf32x3")],
+            [name for name in points if name.endswith("tf32x3")],
         ),
         "16-bit tensor cores": (gpu.tensor_tflops, list(fast)),
     }
