@@ -53,6 +53,7 @@ ENGINE_ROOMS = (
         "numba",
         "triton",
         "watch",
+        "timing",
         "differential",
         "cli",
     ),
@@ -68,7 +69,17 @@ WATCHERS = tuple(
     f"kernelscope.{name}" for name in ("events", "addresses", "errors", "ptx", "watch")
 )
 # What the engine gives beside its first face. A stranger's first use needs no more than that one.
-ENGINE_FACES = ("errors", "watch", "module", "compile", "ptx", "project", "numba", "triton")
+ENGINE_FACES = (
+    "errors",
+    "watch",
+    "module",
+    "compile",
+    "ptx",
+    "project",
+    "numba",
+    "triton",
+    "timing",
+)
 MOST_FIRST_NAMES = 30
 # A library and the only places that may import it.
 CONFINED = {

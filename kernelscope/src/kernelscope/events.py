@@ -374,6 +374,13 @@ class Observer:
 
     def launch_started(self, launch: Launch) -> None: ...
 
+    def chosen_blocks(self, launch: Launch) -> tuple[range, ...] | None:
+        """Return the blocks of the grid to run, where the others are not needed; None: all.
+
+        The arrays then lack what the other blocks would write. All observers must agree.
+        """
+        return None
+
     def chunk_started(self, machine: MachineView) -> None: ...
 
     def instruction(self, event: InstructionEvent) -> None: ...

@@ -390,6 +390,34 @@ class DifferentialRecord(RecordStamp):
     sections: dict[str, DifferentialSection]
 
 
+class PredictedTime(TypedDict):
+    label: str
+    measured_us: Positive
+    predicted_us: Positive
+    error: float
+
+
+class PredictionErrors(TypedDict):
+    count: Natural
+    median: float
+    p90: float
+    worst: float
+    within_30_percent: float
+    kendall_tau: float
+
+
+class TimeModelRecord(RecordStamp):
+    """Predicted times beside measured ones: rows, that nothing was fitted to, and fitted."""
+
+    how: str
+    blocks: Natural
+    summary: PredictionErrors
+    by_file: dict[str, PredictionErrors]
+    rows: list[PredictedTime]
+    fitted_summary: NotRequired[PredictionErrors]
+    fitted: NotRequired[list[PredictedTime]]
+
+
 class DifferentLaunch(TypedDict):
     test: str
     kernel: str
@@ -428,6 +456,7 @@ SCHEMAS: dict[str, type] = {
     "sanitizer": SanitizerRecord,
     "differential": DifferentialRecord,
     "launches": LaunchesRecord,
+    "time_model": TimeModelRecord,
 }
 
 

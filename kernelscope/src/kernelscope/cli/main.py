@@ -15,6 +15,7 @@ from . import check, count, run, trace
 from .arguments import OneLineParser, add_json
 from .options import joined
 from .tables import terminal_wide
+from .timing import measure_gpu, predict
 
 TRACEBACK = "KERNELSCOPE_TRACEBACK"  # environment: 1 shows where an error arose
 OUR_PACKAGE = __name__.partition(".")[0]
@@ -35,7 +36,7 @@ def build_parser() -> OneLineParser:
     )
     parser.add_argument("--version", action="version", version=f"kernelscope {__version__}")
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (run, count, check, trace):
+    for command in (run, count, check, trace, predict, measure_gpu):
         command.add(parsers)
         own = list(parsers.choices.values())[-1]
         own.set_defaults(execute=command.execute)

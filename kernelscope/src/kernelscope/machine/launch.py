@@ -60,6 +60,7 @@ class Run:
             )
         self.memory = GlobalMemory()
         self.refused_bytes = 0  # of the first malloc() that found no room
+        self.chosen: tuple[range, ...] | None = None  # blocks to run; None: all
         self.warned = False  # of a shuffle that reads a lane which is not there
 
     # -- memory ---------------------------------------------------------------------------------
@@ -162,6 +163,11 @@ class Run:
         together = min(size, self.blocks)
         what = f"the shared and local memory of {together} block{'s'[: together > 1]}"
         self.budget.charge(together * self.bytes_a_block, name, what)
+        if self.chosen is not None:
+            for part in self.chosen:
+                for first in part[::size]:
+                    yield self.chunk(first, min(size, part.stop - first))
+            return
         starts = range(0, self.blocks, size)
         if self.warp_order is not None:
             self.budget.charge(8 * len(starts), name, "the order of its blocks")
@@ -257,6 +263,12 @@ class Run:
         chunk.close()
 
 
+def chosen_by(observers: tuple, launch: Launch | None) -> tuple[range, ...] | None:
+    """Return the blocks that all observers of a launch choose; None: all of the grid."""
+    choices = {observer.chosen_blocks(launch) for observer in observers}
+    return choices.pop() if len(choices) == 1 else None
+
+
 def seed_from_environment() -> int | None:
     text = setting(WARP_ORDER)
     if text and not text.isdigit():
@@ -298,6 +310,7 @@ def launch(
             description = run.description() if observers else None
             for observer in run.observers:
                 observer.launch_started(description)
+            run.chosen = chosen_by(run.observers, description)
             with np.errstate(all="ignore"):
                 run.execute()
         finally:

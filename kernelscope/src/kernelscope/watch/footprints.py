@@ -16,9 +16,7 @@ from kernelscope.events import InstructionEvent, Launch, Observer
 from ..errors import UnknownNameError
 from .counters.merging import merges_of
 from .counters.patterns import Pattern
-from .counters.traffic import BANKS, SECTOR_BYTES, WORD_BYTES, Lanes
-
-LINE_BYTES = 128
+from .counters.traffic import BANKS, LINE_BYTES, SECTOR_BYTES, WORD_BYTES, Lanes
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from .line_table import KernelLines, LineTable
 from .merging import Merge, merges_of
 from .patterns import Pattern, TouchedBytes
 from .traffic import (
+    LINE_BYTES,
     PIECE_BYTES,
     Lanes,
     count_bulk_sectors,
@@ -181,6 +182,8 @@ class Counters(Observer):
     Several launches add up; distinct bytes are counted for each launch and then added.
     """
 
+    with_lines = False  # also the 128-byte lines of each global request, for subclasses
+
     def __init__(self):
         super().__init__()
         self._kernels: dict[tuple[int, str], _Kernel] = {}
@@ -281,6 +284,7 @@ class Counters(Observer):
         """Count the launch's unique bytes and let its addresses go."""
         if self._bytes is not None:
             self._mark_pending()
+            self.bytes_touched(self._bytes)
             self._current.unique_totals.update(self._unique_bytes(None))
             for line in {at for at, _ in self._bytes.maps}:
                 self._current.unique[line].update(self._unique_bytes(line))
@@ -289,10 +293,18 @@ class Counters(Observer):
         self._bytes, self._lanes = None, None
         self._recent.clear()
 
+    def rows_of(self, launch: Launch) -> list[tuple[Instruction, int, int, Counter, bool]]:
+        """(instruction, line, executions by warps, counts, merged into another) of a kernel."""
+        rows = self._kernels[id(launch.source), launch.kernel].rows.values()
+        return [(r.instruction, r.line, r.executions, r.total(), r.folded) for r in rows]
+
     def _mark_pending(self) -> None:
         for pattern in self._pending.values():
             self._bytes.mark(pattern)
         self._pending.clear()
+
+    def bytes_touched(self, touched: TouchedBytes) -> None:
+        """Hear of the bytes that a launch has touched, at its end; for subclasses."""
 
     def _unique_bytes(self, line: int | None) -> dict[str, int]:
         return {
@@ -403,6 +415,11 @@ class Counters(Observer):
         found = pattern.atomic_sectors if access.kind == "atomic" else pattern.sectors
         row.counts[f"global_{access.kind}_requests"] += requests
         row.counts[f"global_{access.kind}_sectors"] += found(delta)
+        if self.with_lines:
+            row.counts[f"global_{access.kind}_lines"] += pattern.pieces(delta, LINE_BYTES)
+            if access.kind != "atomic":
+                passes, _ = pattern.wavefronts(delta, access.size, access.kind)
+                row.counts[f"global_{access.kind}_passes"] += passes
         if access.kind != "store":
             pattern.touch(row.line, "read", access.size, delta)
         if access.kind != "load":

@@ -130,6 +130,21 @@ class TouchedBytes:
             return touched
         return np.concatenate([touched, np.zeros(self.packed.size - touched.size, np.uint8)])
 
+    def aligned_pieces(self, how: str, size: int) -> int:
+        """Distinct aligned pieces of `size` bytes that are touched so, by all lines."""
+        maps = [m for (_, kind), m in self.maps.items() if kind == how]
+        if not maps:
+            return 0
+        touched, found = np.bitwise_or.reduce([self._grown(m) for m in maps]), 0
+        for first, position, length in self.packed.stretches():
+            part = touched[position : position + length]
+            head = part[: -first % size]
+            body = part[head.size :]
+            whole = body.size // size * size
+            found += int(head.any()) + int(body[whole:].any())
+            found += int(body[:whole].reshape(-1, size).any(1).sum())
+        return found
+
     def count(self, how: str, line: int | None = None) -> int:
         """Distinct bytes "read" or "written", by one line or by all."""
         maps = [m for (at, kind), m in self.maps.items() if kind == how and line in (None, at)]

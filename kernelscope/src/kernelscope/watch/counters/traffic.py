@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 SECTOR_BYTES = 32
+LINE_BYTES = 128  # of a cache
 BANKS = 32
 WORD_BYTES = 4
 PIECE_BYTES = 16  # of a bulk copy

@@ -1,0 +1,1 @@
+"""Commands that predict times, and measure what predictions are made from."""

@@ -1,0 +1,46 @@
+"""`kernelscope predict FILE`: how long a launch takes on a GPU that is not here, and why."""
+
+from dataclasses import asdict
+
+from ...errors import BackendError
+from ...events import observe
+from ...timing import Time, names
+from ..arguments import positive, printer, write_json
+from ..call import file_call
+from ..options import add_file
+
+
+def add(parsers) -> None:
+    parser = parsers.add_parser(
+        "predict",
+        help="how long it would take on a GPU, and what limits it",
+        description="Runs some blocks of a kernel on the simulator and predicts the time of the "
+        "launch on a GPU: each bound, and the time without each source line.",
+    )
+    add_file(parser)
+    parser.add_argument(
+        "--gpu",
+        default="h200",
+        metavar="NAME",
+        help=f"one of {', '.join(names())}, or a file of measure-gpu (default h200)",
+    )
+    parser.add_argument(
+        "--blocks",
+        type=positive,
+        default=64,
+        metavar="N",
+        help="run about so many blocks of the grid, which stand for all (default 64)",
+    )
+
+
+def execute(arguments) -> int:
+    """Predict one launch."""
+    if arguments.backend == "gpu":
+        raise BackendError("predict observes the simulator; on a GPU measure the time")
+    call, say = file_call(arguments, backend="simulator"), printer(arguments.json)
+    say(call.title, flush=True)
+    with observe(Time(arguments.gpu, blocks=arguments.blocks)) as seen:
+        call.run()
+    say(f"\n{seen}")
+    write_json(arguments.json, call.record() | {"launches": [asdict(p) for p in seen.launches]})
+    return 0

@@ -1,0 +1,166 @@
+"""Which loads L1 serves: from the addresses of a few blocks, by the theory of footprints.
+
+A block's loads are a sequence of 32-byte sectors. A sector is still in L1 where the lines that came
+in since its last use are fewer than L1 holds; how many lines a stretch of the sequence has on
+average follows from the times between uses alone (Xiang, Ding, Luo and Bao, "HOTL: a higher order
+theory of locality", ASPLOS 2013).
+"""
+
+from collections import defaultdict
+
+import numpy as np
+
+LINE_SECTORS = 4
+MOST_SECTORS = 1 << 20  # of a launch's sequences
+MOST_PARTS = 256  # until they are merged
+
+
+class SectorStreams:
+    """The sectors that some blocks load, in order.
+
+    keys: of each instruction; its sectors that are new to a request's block count as one access.
+    """
+
+    def __init__(self):
+        self.streams: list[list[tuple[int, np.ndarray]]] = []
+        self.stored: set[int] = set()  # sectors of the block that it has stored to
+        self.loaded, self.own = 0, 0  # distinct sectors loaded, those of them stored before
+        self.left = MOST_SECTORS
+
+    def begin(self) -> None:
+        """The next block."""
+        self.streams.append([])
+        self.stored, self._known = set(), set()
+
+    def add(self, key: int, address: np.ndarray) -> None:
+        """Loads of the block that has begun; address: (lanes,) uint64, one instruction's."""
+        if self.left > 0 and address.size:
+            sectors = np.unique((address >> np.uint64(5)).astype(np.int64))
+            self.left -= sectors.size
+            self.streams[-1].append((key, sectors))
+            new = set(sectors.tolist()) - self._known
+            self._known |= new
+            self.loaded += len(new)
+            self.own += len(new & self.stored) if self.stored else 0
+
+    def store(self, address: np.ndarray) -> None:
+        """Stores of the block that has begun."""
+        if self.left > 0 and address.size:
+            sectors = np.unique((address >> np.uint64(5)).astype(np.int64))
+            self.left -= sectors.size
+            self.stored.update(sectors.tolist())
+
+    @property
+    def own_share(self) -> float:
+        """Share of the sectors loaded that the block itself has stored to before."""
+        return self.own / self.loaded if self.loaded else 0.0
+
+    def misses(self, lines: int) -> dict[int, tuple[float, float]]:
+        """Return instruction key -> of a block, (sectors that a cache of so many lines lacks,
+        share of the requests that lack any).
+        """
+        lacking_of: defaultdict[int, list[int]] = defaultdict(list)
+        streams = [stream for stream in self.streams if stream]
+        for stream in streams:
+            sectors = np.concatenate([part for _, part in stream])
+            starts = np.cumsum([0, *(part.size for _, part in stream[:-1])])
+            lacking = np.add.reduceat(~hits(sectors, lines), starts)
+            for (key, _), count in zip(stream, lacking, strict=True):
+                lacking_of[key].append(int(count))
+        return {
+            key: (sum(counts) / len(streams), float(np.mean(np.array(counts) > 0)))
+            for key, counts in lacking_of.items()
+        }
+
+
+class HotAddresses:
+    """The addresses on which atomics of a launch meet. first_block: number of the chunk's first."""
+
+    def __init__(self):
+        self.first_block = 0
+        self._parts: list[np.ndarray] = []  # (address, lanes, first block, last block) each
+
+    def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int) -> None:
+        """Atomics of one instruction. lanes: (lanes,) of the chunk; address: of each, or of all."""
+        address = np.broadcast_to(address, lanes.shape).astype(np.int64)
+        at, where, count = np.unique(address, return_inverse=True, return_counts=True)
+        block = self.first_block + lanes.astype(np.int64) // block_lanes
+        first, last = np.full(at.size, block.max()), np.zeros(at.size, np.int64)
+        np.minimum.at(first, where, block)
+        np.maximum.at(last, where, block)
+        self._parts.append(np.stack([at, count, first, last]))
+        if len(self._parts) > MOST_PARTS:
+            self._parts = [self._merged()]
+
+    def _merged(self) -> np.ndarray:
+        at, count, first, last = np.concatenate(self._parts, axis=1)
+        names = np.unique(at)
+        order = np.argsort(at, kind="stable")
+        start = np.searchsorted(at[order], names)
+        return np.stack(
+            [
+                names,
+                np.add.reduceat(count[order], start),
+                np.minimum.reduceat(first[order], start),
+                np.maximum.reduceat(last[order], start),
+            ]
+        )
+
+    def most(self, scale: float) -> float:
+        """Return the lanes of the hottest address. scale: of what several blocks share, to all."""
+        if not self._parts:
+            return 0.0
+        _, count, first, last = self._merged()
+        return float((count * np.where(first != last, scale, 1.0)).max())
+
+
+def hits(sectors: np.ndarray, lines: int) -> np.ndarray:
+    """(accesses,) bool: is the sector of each access in a cache of so many 128-byte lines?
+
+    A line stays from its first use to one that comes too late; its sectors come in one by one.
+    """
+    of_line = sectors // LINE_SECTORS
+    late = ~(times_since(of_line) <= window_of(of_line, lines))
+    late |= ~np.isfinite(times_since(of_line))
+    order = np.argsort(of_line, kind="stable")
+    stay = np.empty(sectors.size, np.int64)
+    stay[order] = np.cumsum(late[order])  # number of the stretch in which a line stays
+    return np.isfinite(times_since(stay * LINE_SECTORS + sectors % LINE_SECTORS))
+
+
+def times_since(names: np.ndarray) -> np.ndarray:
+    """(accesses,) float: accesses since the last one of the same name; infinite for the first."""
+    order = np.argsort(names, kind="stable")
+    sorted_names = names[order]
+    again = np.flatnonzero(sorted_names[1:] == sorted_names[:-1]) + 1
+    since = np.full(names.size, np.inf)
+    since[order[again]] = order[again] - order[again - 1]
+    return since
+
+
+def window_of(names: np.ndarray, size: int) -> float:
+    """Return how long a stretch of accesses has `size` distinct names on average."""
+    count = names.size
+    order = np.argsort(names, kind="stable")
+    ordered = names[order]
+    starts = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    ends = np.concatenate([starts[1:], [True]])
+    distinct = int(starts.sum())
+    if distinct <= size:
+        return np.inf
+    gaps = np.diff(order)[~starts[1:]]
+    absent = np.concatenate([gaps - 1, order[starts], count - 1 - order[ends]])
+    absent = np.sort(absent[absent > 0])
+    sums = np.concatenate([[0], np.cumsum(absent[::-1])])[::-1]
+
+    def footprint(window: int) -> float:
+        """Mean number of names in a stretch of so many accesses."""
+        longer = np.searchsorted(absent, window, side="left")
+        missed = sums[longer] - (absent.size - longer) * (window - 1.0)
+        return distinct - missed / (count - window + 1)
+
+    low, high = 1, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if footprint(middle) <= size else (low, middle)
+    return float(low)

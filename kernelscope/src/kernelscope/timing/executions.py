@@ -1,0 +1,258 @@
+"""How often each segment of machine code ran, from what the simulator counted of its PTX.
+
+The two are joined by what both have: loads, stores, multiply-adds, barriers of a source line. The
+counts of the segments are the numbers >= 0 that execute these as often as the simulator counted,
+by which as many warps enter a segment as leave it, and which need the fewest instructions.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ptx.syntax import Instruction
+from .loops import dominators, loops_of
+from .machine_code import Code, Segment
+
+KINDS = {
+    **dict.fromkeys(("LDG", "LD"), "global load"),
+    "LDGSTS": "async copy",
+    **dict.fromkeys(("STG", "ST"), "global store"),
+    **dict.fromkeys(("LDS", "LDSM"), "shared load"),
+    **dict.fromkeys(("STS", "STSM"), "shared store"),
+    **dict.fromkeys(("ATOM", "ATOMG", "RED", "REDG"), "global atomic"),
+    **dict.fromkeys(("ATOMS",), "shared atomic"),
+    **dict.fromkeys(("FFMA", "FMUL", "FADD"), "float32"),
+    **dict.fromkeys(("DFMA", "DMUL", "DADD"), "float64"),
+    **dict.fromkeys(("HMMA", "IMMA", "DMMA", "HGMMA", "QGMMA", "IGMMA"), "tensor"),
+    "MUFU": "mufu",
+    "BAR": "barrier",
+    "SHFL": "shuffle",
+}
+_FLOW_WEIGHT, _LENGTH_WEIGHT = 0.5, 1e-3
+_PASSES = 5
+_PATIENCE = 3
+MOST_UNKNOWNS = 600
+MOST_SUSPECTS = 12
+
+
+@dataclass(frozen=True)
+class PtxCounts:
+    """One PTX instruction: its line, how often warps executed it, and the counts of Counters.
+
+    l1_missing: share of the sectors that it loads which L1 does not have; l1_waiting: share of its
+    requests that wait for any.
+    """
+
+    instruction: Instruction
+    line: int
+    executions: int
+    counts: Counter
+    merged: bool  # into another shared access
+    block: int = 0  # number of its basic block
+    l1_missing: float = 1.0
+    l1_waiting: float = 1.0
+
+    @property
+    def kind(self) -> str:
+        """As of KINDS; "" where machine code has no single instruction for it."""
+        parts = self.instruction.opcode.split(".")
+        if self.counts["tensor_instructions"]:
+            return "tensor"
+        if self.counts["async_copy_requests"]:
+            return "async copy"
+        for space in ("global", "shared"):
+            for way in ("load", "store", "atomic"):
+                if self.counts[f"{space}_{way}_requests"]:
+                    return f"{space} {way}"
+        if parts[0] in ("fma", "mul", "add", "sub") and parts[-1] in ("f32", "f64"):
+            return "float32" if parts[-1] == "f32" else "float64"
+        if parts[0] in ("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"):
+            return "mufu" if "approx" in parts else ""
+        return {"bar": "barrier", "barrier": "barrier", "shfl": "shuffle"}.get(parts[0], "")
+
+    @property
+    def machine_instructions(self) -> int:
+        """How often warps execute such instructions of machine code for it."""
+        return self.counts["tensor_instructions"] if self.kind == "tensor" else self.executions
+
+
+def executions(
+    segments: tuple[Segment, ...], counted: Iterable[PtxCounts], warps: int
+) -> tuple[np.ndarray, dict[tuple[int, int], float]]:
+    """Return ((segments,) executions, summed over warps; the same of each edge between two)."""
+    edges = [(-1, 0)] + [(at, to) for at, s in enumerate(segments) for to in s.follows]
+    if len(edges) > MOST_UNKNOWNS:
+        return _by_line(segments, counted, warps), {}
+    system = _System(segments, edges, *_anchors(segments, counted), warps)
+    found = system.solve()
+    for suspect in system.suspects(found)[:MOST_SUSPECTS]:
+        allowed = system.allowed.copy()
+        system.allowed[[end == suspect for _, end in edges]] = False
+        other = system.solve()
+        if system.error(other) > system.error(found) + 1e-2:
+            system.allowed = allowed
+        else:
+            found = other
+    edge_counts = {edge: float(count) for edge, count in zip(edges, found, strict=True)}
+    return system.entered @ found, edge_counts
+
+
+class _System:
+    """The equations for the edges' counts. allowed: (edges,) bool, those that may be taken."""
+
+    def __init__(self, segments, edges: list, rows: np.ndarray, wanted: np.ndarray, warps: int):
+        self.segments, self.edges, self.warps = segments, edges, warps
+        self.entered = np.zeros((len(segments), len(edges)))
+        self.left = np.zeros_like(self.entered)
+        for number, (start, end) in enumerate(edges):
+            self.entered[end, number] = 1
+            if start >= 0:
+                self.left[start, number] = 1
+        self.matrix = rows @ self.entered / np.maximum(wanted, 1.0)[:, None]
+        self.goal = np.minimum(wanted, 1.0)
+        self.length = np.array([len(s.code) for s in segments]) @ self.entered
+        self.flowing = [
+            at for at, s in enumerate(segments) if s.follows and s.code[-1].name != "EXIT"
+        ]
+        self.loops = loops_of(segments)
+        self.allowed = np.ones(len(edges), bool)
+
+    def error(self, found: np.ndarray) -> float:
+        """How far off the anchors are, relative, summed."""
+        return float(np.abs(self.matrix @ found - self.goal).sum())
+
+    def solve(self) -> np.ndarray:
+        """(edges,) counts."""
+        first = np.zeros((1, len(self.edges)))
+        first[0, 0] = 10.0 / self.warps
+        size = np.full(len(self.segments), float(self.warps))
+        found = np.zeros(len(self.edges))
+        for number in range(_PASSES):
+            weight = _FLOW_WEIGHT / size[self.flowing]
+            flow = (self.entered - self.left)[self.flowing] * weight[:, None]
+            total = max(float(self.length @ found), self.warps * self.length.max())
+            short = _LENGTH_WEIGHT * self.length[None] / total
+            enters, times = self._entries(self.entered @ found if number else None)
+            system = np.concatenate([self.matrix, first, flow, short, enters])
+            right = np.concatenate([self.goal, [10.0], np.zeros(len(flow) + 1), times])
+            found = np.zeros(len(self.edges))
+            found[self.allowed] = self.warps * nonnegative(
+                system[:, self.allowed] * self.warps, right
+            )
+            size = np.maximum(self.entered @ found, 1e-3 * self.warps)
+        return found
+
+    def suspects(self, found: np.ndarray) -> list[int]:
+        """Segments that fewer warps enter than pass above them: there ptxas may have left several
+        ways for one loop, of which the warps took another.
+        """
+        counts, above = self.entered @ found, dominators(self.segments)
+        heads = {loop.header for loop in self.loops}
+        named = [at for at in range(1, len(counts)) if at in heads or self.matrix_uses(at)]
+        most = {at: 0.98 * max((counts[up] for up in above[at]), default=0.0) for at in named}
+        found = [at for at in named if 1e-3 * self.warps < counts[at] < most[at]]
+        return sorted(found, key=lambda at: -len(self.segments[at].code))
+
+    def matrix_uses(self, at: int) -> bool:
+        """Has a segment anchors?"""
+        return bool(self.matrix[:, self.entered[at] > 0].any())
+
+    def _entries(self, counts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that let warps enter the loops that run: without them a loop may feed itself.
+
+        A loop is entered as often as the nearest segment above it that runs.
+        """
+        rows, times = [], []
+        for loop in self.loops if counts is not None else ():
+            runs = float(counts[loop.header])
+            above = next((counts[at] for at in loop.above if counts[at] > 1e-2 * runs), 0.0)
+            wanted = min(runs, float(above))
+            if wanted > 1e-3 * self.warps:
+                into = [end == loop.header and start not in loop.body for start, end in self.edges]
+                rows.append(np.array(into) / wanted)
+                times.append(1.0)
+        return np.array(rows).reshape(-1, len(self.edges)), np.array(times)
+
+
+def _anchors(segments, counted: Iterable[PtxCounts]) -> tuple[np.ndarray, np.ndarray]:
+    """((anchors, segments) machine instructions, (anchors,) executions).
+
+    An anchor is the instructions of one line, kind and basic block of the PTX. The compiler's loop
+    of four steps may be one of 16 in machine code, but not of three: a segment's instructions
+    belong to the largest block of the PTX that divides them.
+    """
+    members: defaultdict[tuple[int, str], dict[int, list[float]]] = defaultdict(dict)
+    for one in counted:
+        if one.kind and not one.merged:
+            of_block = members[one.line, one.kind].setdefault(one.block, [])
+            of_block.append(one.machine_instructions)
+    rows: defaultdict[tuple, np.ndarray] = defaultdict(lambda: np.zeros(len(segments)))
+    for at, segment in enumerate(segments):
+        found = Counter((code.line, KINDS.get(code.name, "")) for code in segment.code)
+        for key, count in found.items():
+            if key not in members:
+                continue
+            fits = [b for b, each in members[key].items() if count % len(each) == 0]
+            block = max(fits, key=lambda b: len(members[key][b])) if fits else None
+            rows[(*key, block)][at] += count
+    for key in list(rows):  # where not every block of the PTX was found, all are one anchor
+        home = members[key[:2]]
+        if key in rows and {one[2] for one in rows if one[:2] == key[:2]} != set(home):
+            merged = [rows.pop(one) for one in list(rows) if one[:2] == key[:2]]
+            rows[(*key[:2], "all")] = sum(merged)
+    if not rows:
+        return np.zeros((0, len(segments))), np.zeros(0)
+    wanted = [
+        sum(sum(each) for b, each in members[key[:2]].items() if key[2] in ("all", b))
+        for key in rows
+    ]
+    return np.array(list(rows.values())), np.array(wanted)
+
+
+def _by_line(segments, counted: Iterable[PtxCounts], warps: int) -> np.ndarray:
+    """Executions of code with very many segments: each by its own anchors, else once a warp."""
+    rows, wanted = _anchors(segments, counted)
+    if not len(rows):
+        return np.full(len(segments), float(warps))
+    each = wanted / rows.sum(1)
+    share = rows.sum(0)
+    return np.where(share > 0, (rows * each[:, None]).sum(0) / np.maximum(share, 1), warps)
+
+
+def nonnegative(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return x >= 0 with the least |matrix x - right|, by block principal pivoting.
+
+    Kim and Park, "Fast nonnegative matrix factorization", SIAM J. Sci. Comput. 33 (2011): all
+    variables that break a condition change sides at once; where that does not help for long, one.
+    """
+    count = matrix.shape[1]
+    square, linear = matrix.T @ matrix, matrix.T @ right
+    square[np.diag_indices(count)] += 1e-11 * max(float(square.diagonal().max()), 1e-300)
+    positive = np.ones(count, bool)
+    fewest, patience = count + 1, _PATIENCE
+    x = np.zeros(count)
+    for _ in range(20 * count):
+        x[:] = 0
+        at = np.flatnonzero(positive)
+        x[at] = np.linalg.solve(square[np.ix_(at, at)], linear[at])
+        gain = linear - square @ x
+        wrong = positive & (x < -1e-12) | ~positive & (gain > 1e-9)
+        if not wrong.any():
+            break
+        if wrong.sum() < fewest:
+            fewest, patience = int(wrong.sum()), _PATIENCE
+        elif patience:
+            patience -= 1
+        else:
+            wrong[: np.flatnonzero(wrong)[-1]] = False
+        positive ^= wrong
+    return np.maximum(x, 0.0)
+
+
+def codes(segments: tuple[Segment, ...]) -> Iterable[tuple[int, Code]]:
+    """Every instruction with the number of its segment."""
+    for at, segment in enumerate(segments):
+        for code in segment.code:
+            yield at, code

@@ -1,0 +1,254 @@
+"""The machine code of a kernel: instructions with their lines and schedule, registers, blocks.
+
+ptxas decides how a loop is unrolled, which loads go out together, and what waits for what. It
+writes that into each instruction: clocks until the next one, a scoreboard that its result sets, and
+those that it waits for. NVRTC makes the cubin without a GPU; NVIDIA's nvdisasm prints it.
+"""
+
+import importlib.metadata
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from functools import lru_cache
+from io import BytesIO
+
+from ..compile import compile_cubin
+from ..errors import BackendError, CompileError, CompilerFailedError, CompilerMissingError
+from ..events import Launch
+
+PACKAGE, PROGRAM = "nvidia-cuda-nvdisasm", "nvdisasm"
+_SECONDS = 60
+_PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
+_LABEL = re.compile(r"^([.$\w]+):$")
+_CODE = re.compile(
+    r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?"
+    r"([A-Z][\w.]*)\s*([^;]*);\s*/\* 0x([0-9a-f]+) \*/"
+)
+_MORE = re.compile(r"^\s*/\* 0x([0-9a-f]{16}) \*/")
+_TARGET = re.compile(r"`\(([^)]+)\)")
+_REGISTER_COUNT = b"\x04\x2f\x08\x00"  # EIATTR_REGCOUNT: symbol and count follow
+_JUMPS = ("BRA", "BRX", "JMP", "JMX", "BREAK")
+_ENDS = ("EXIT", "RET", *_JUMPS)
+NO_SCOREBOARD = 7
+_REGISTER = re.compile(r"[-|~!]*R(\d+)(\.reuse)?")
+ONE_REGISTER_OPERANDS = frozenset(
+    "FFMA FADD FMUL IMAD IADD3 LOP3 SHF LEA ISETP FSETP FMNMX SEL FSEL PRMT HFMA2 HADD2".split()
+)
+
+
+@dataclass(slots=True)
+class Code:
+    """One machine instruction.
+
+    name: the opcode's first part; parts: the others; guarded: by a predicate; line: of the source,
+    0 where it is of none; stall: clocks until the warp's next instruction; sets, frees: scoreboard
+    of its result, and of its operands, 7 for none; waits: bit mask of scoreboards; target: label.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    operands: str
+    guarded: bool
+    line: int
+    stall: int
+    sets: int
+    frees: int
+    waits: int
+    target: str
+    again: int = 0  # clocks more until its registers are read: two of one bank
+
+    @property
+    def issue(self) -> int:
+        """Clocks that it keeps a scheduler from issuing."""
+        return 1 + self.again
+
+    @property
+    def spent(self) -> int:
+        """Clocks until the warp's next instruction."""
+        return max(self.stall, self.issue)
+
+
+@dataclass(slots=True)
+class Segment:
+    """Instructions that run one after another: a basic block, cut behind barriers of the block.
+
+    follows: numbers of the segments that may come next, the one that falls through first.
+    """
+
+    code: list[Code]
+    follows: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """A kernel as ptxas made it. registers: of a thread."""
+
+    registers: int
+    segments: tuple[Segment, ...]
+
+
+def machine_code(launch: Launch, arch: str) -> MachineCode | None:
+    """Return the machine code of a launched kernel for an architecture such as "sm_90a".
+
+    None where it cannot be made: without CUDA C source, such as PTX, or without nvdisasm.
+    """
+    source = launch.source
+    try:
+        compiled = compile_cubin(source.source, source.source_name, source.options, arch)
+        text = disassembled(compiled.cubin)
+    except (CompileError, CompilerFailedError, CompilerMissingError, BackendError):
+        return None
+    file = source.source_name.rsplit("/", 1)[-1]
+    code = parse(text, launch.kernel, file)
+    if not code:
+        return None
+    return MachineCode(registers_of(compiled.cubin, launch.kernel), tuple(code))
+
+
+def nvdisasm() -> str:
+    """Return the path of nvdisasm: of its Python package, else of a CUDA toolkit on the PATH.
+
+    Raises:
+        BackendError: neither is there.
+    """
+    try:
+        files = importlib.metadata.files(PACKAGE) or ()
+    except importlib.metadata.PackageNotFoundError:
+        files = ()
+    for file in files:
+        if file.name == PROGRAM:
+            return str(file.locate())
+    if found := shutil.which(PROGRAM):
+        return found
+    raise BackendError(f"no {PROGRAM} here: pip install {PACKAGE}")
+
+
+@lru_cache(maxsize=64)
+def disassembled(cubin: bytes) -> str:
+    """Return nvdisasm's text of a cubin, with source lines and encodings."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [nvdisasm(), "-gi", "-hex", "-c", file.name]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+    if done.returncode:
+        raise BackendError(f"{PROGRAM}: {done.stderr.strip()[:200]}")
+    return done.stdout
+
+
+def registers_of(cubin: bytes, kernel: str) -> int:
+    """Return the registers of a thread; 0 where the cubin does not say."""
+    from elftools.elf.elffile import ELFFile  # only here: importing it takes time
+
+    elf = ELFFile(BytesIO(cubin))
+    symbols, info = elf.get_section_by_name(".symtab"), elf.get_section_by_name(".nv.info")
+    if symbols is None or info is None:
+        return 0
+    data, at = info.data(), -1
+    while (at := data.find(_REGISTER_COUNT, at + 1)) >= 0:
+        symbol, count = struct.unpack_from("<II", data, at + len(_REGISTER_COUNT))
+        if symbol < symbols.num_symbols() and symbols.get_symbol(symbol).name == kernel:
+            return count
+    return 0
+
+
+def parse(text: str, kernel: str, file: str) -> list[Segment]:
+    """Return the segments of a kernel in nvdisasm's text; file: the source's name, for lines."""
+    begin = text.find(f"\n.text.{kernel}:\n")
+    if begin < 0:
+        return []
+    end = text.find("//-----", begin)
+    labels: dict[str, int] = {}
+    code: list[Code] = []
+    line, placed, high = 0, False, None
+    for row in text[begin : end if end > 0 else None].splitlines():
+        if place := _PLACE.search(row):
+            own = place[1].rsplit("/", 1)[-1] == file
+            if not placed:
+                line = 0
+            if own and not line:
+                line = int(place[2])
+            placed = True
+        elif found := _CODE.match(row):
+            code.append(_instruction(found, line))
+            placed = False
+        elif high := _MORE.match(row):
+            _schedule(code[-1], int(high[1], 16))
+        elif label := _LABEL.match(row):
+            labels[label[1]] = len(code)
+    return _segments(code, labels)
+
+
+def _instruction(found: re.Match, line: int) -> Code:
+    name, *parts = found[3].split(".")
+    target = _TARGET.search(found[4])
+    guard = found[2] is not None
+    return Code(name, tuple(parts), found[4], guard, line, 1, 7, 7, 0, target[1] if target else "")
+
+
+def _schedule(code: Code, high: int) -> None:
+    """Read the upper half of an encoding: what ptxas says of the instruction's time."""
+    control = high >> 41
+    code.stall = max(control & 15, 1)
+    code.sets, code.frees, code.waits = control >> 5 & 7, control >> 8 & 7, control >> 11 & 63
+
+
+def _segments(code: list[Code], labels: dict[str, int]) -> list[Segment]:
+    aimed = {labels[c.target] for c in code if c.name in _JUMPS and c.target in labels}
+    cuts = aimed | {at + 1 for at, c in enumerate(code) if c.name in (*_ENDS, "BAR")}
+    starts = sorted(cut for cut in cuts | {0} if cut < len(code))
+    number = {start: at for at, start in enumerate(starts)}
+    _count_bank_conflicts(code)
+    segments = []
+    for start, end in zip(starts, [*starts[1:], len(code)], strict=True):
+        last = code[end - 1]
+        jumps = [number[labels[last.target]]] if labels.get(last.target) in number else []
+        goes_on = [number[end]] if end in number else []
+        if last.name in _JUMPS:
+            certain = not last.guarded and "P" not in last.operands.split("`")[0]
+            follows = jumps if certain else goes_on + jumps
+        elif last.name in _ENDS:
+            follows = goes_on if last.guarded else []
+        else:
+            follows = goes_on
+        segments.append(Segment(code[start:end], follows))
+    return _reachable(segments)
+
+
+def _count_bank_conflicts(code: list[Code]) -> None:
+    """Set `again`. Even and odd registers are banks that give one register a clock.
+
+    `.reuse` keeps an operand for the next instruction that has the register in the same place.
+    """
+    kept: dict[int, str] = {}
+    for one in code:
+        if one.name not in ONE_REGISTER_OPERANDS:
+            continue
+        read, found = [0, 0], {}
+        for place, operand in enumerate(one.operands.split(",")[1:]):
+            register = _REGISTER.match(operand.strip())
+            if not register:
+                continue
+            if kept.get(place) != register[1]:
+                read[int(register[1]) % 2] += 1
+            if register[2]:
+                found[place] = register[1]
+        kept, one.again = found, max(0, max(read) - 1)
+
+
+def _reachable(segments: list[Segment]) -> list[Segment]:
+    """Leave out what no path from the first segment reaches: slow paths that calls enter."""
+    seen, todo = {0}, [0]
+    while todo:
+        for after in segments[todo.pop()].follows:
+            if after not in seen:
+                seen.add(after)
+                todo.append(after)
+    number = {old: new for new, old in enumerate(sorted(seen))}
+    kept = [segments[old] for old in sorted(seen)]
+    for segment in kept:
+        segment.follows = [number[one] for one in segment.follows]
+    return kept

@@ -1,0 +1,162 @@
+"""From the work of a launch to its time: bounds of throughput, latency that shows, waves of blocks.
+
+For each SM: the blocks that are resident together run each segment at the pace of its slowest unit
+or of a warp's own chain of latencies, whichever is longer. Where barriers keep a block's warps
+together, segments add up; other resident blocks fill the gaps. L2 and DRAM bound the grid.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .gpus import GpuConstants
+from .work import OF_SCHEDULER, SCHEDULERS, UNITS, LaunchWork
+
+SHARPNESS = 2.7  # of the maximum: two equal bounds together take 2 ** (1 / 2.7) of one
+NAMES = {
+    "issue": "issue",
+    "fma": "FMA",
+    "alu": "integer and logic",
+    "fp64": "FP64",
+    "mufu": "MUFU",
+    "tensor": "tensor cores",
+    "memory": "shared memory and L1",
+    "fill": "L2 to an SM",
+}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The time of one launch on a GPU.
+
+    us, low, high: microseconds and their interval; bounds: name -> microseconds that it alone would
+    take; limit: the bound that limits; without_line: source line -> microseconds of the launch
+    without what that line does; notes: what is estimated.
+    """
+
+    kernel: str
+    gpu: str
+    us: float
+    low: float
+    high: float
+    bounds: dict[str, float]
+    limit: str
+    without_line: dict[int, float] = field(repr=False)
+    notes: tuple[str, ...] = ()
+    machine_instructions: float = 0.0
+    registers: int = 0
+    resident: int = 0
+
+
+def smooth_max(*values) -> float | np.ndarray:
+    """A maximum that is larger where several values are close; elementwise for arrays."""
+    most = np.maximum.reduce(np.broadcast_arrays(*values))
+    safe = np.maximum(most, 1e-30)
+    return most * sum((value / safe) ** SHARPNESS for value in values) ** (1 / SHARPNESS)
+
+
+def predict(
+    work: LaunchWork, gpu: GpuConstants, kernel: str, notes: tuple[str, ...] = ()
+) -> Prediction:
+    """Return the time of a launch."""
+    bounds = bounds_of(work, gpu, None)
+    us = time_of(work, gpu, None)
+    lines = sorted({*map(int, work.line)} - {0})
+    without = {line: time_of(work, gpu, line) for line in lines}
+    limit = max((name for name in bounds if name != "tail"), key=bounds.__getitem__)
+    spread = gpu.spread
+    return Prediction(
+        kernel,
+        gpu.name,
+        us,
+        us / (1 + spread),
+        us * (1 + spread),
+        bounds,
+        limit,
+        without,
+        notes,
+        work.machine_instructions,
+        work.registers,
+        work.resident,
+    )
+
+
+def _units(work: LaunchWork, without: int | None) -> np.ndarray:
+    """(segments, UNITS) clocks of an SM for one block."""
+    kept = np.ones(work.line.size, bool) if without is None else work.line != without
+    units = np.zeros((len(work.chain), len(UNITS)))
+    np.add.at(units, work.segment[kept], work.clocks[kept])
+    return units / work.shape.blocks
+
+
+def _chain(work: LaunchWork, without: int | None) -> np.ndarray:
+    """(segments,) clocks of a warp alone, of a block's longest warp."""
+    sums = [
+        sum(clocks for line, clocks in segment.items() if line != without) for segment in work.chain
+    ]
+    return work.shape.imbalance * np.array(sums)
+
+
+def _round(chain: np.ndarray, units: np.ndarray, blocks: int, warps: int, barriers: bool) -> float:
+    """Clocks of an SM for `blocks` resident blocks; warps: of a block."""
+    if not blocks:
+        return 0.0
+    apart = blocks if barriers else blocks * warps  # how many run independently of others
+    of_scheduler = -(-blocks * warps // SCHEDULERS) * SCHEDULERS / (blocks * warps)
+    busy = units * blocks * np.where(OF_SCHEDULER, of_scheduler, 1.0)
+    together = float(smooth_max(chain.sum(), busy.sum(0).max()))
+    in_turn = float(smooth_max(chain, busy.max(1)).sum())
+    return together + max(in_turn - together, 0.0) / apart
+
+
+def _sm_clocks(work: LaunchWork, gpu: GpuConstants, without: int | None) -> tuple[float, float]:
+    """(clocks of the SM with most blocks, those if the blocks were spread evenly)."""
+    chain, units = _chain(work, without), _units(work, without)
+    most, resident = _most_blocks(work, gpu)
+    full, rest = divmod(most, resident)
+    round_clocks = _round(chain, units, resident, work.shape.warps, work.barriers)
+    clocks = full * round_clocks + _round(chain, units, rest, work.shape.warps, work.barriers)
+    even = work.shape.blocks / gpu.sms / resident * round_clocks
+    return clocks, min(clocks, even)
+
+
+def _most_blocks(work: LaunchWork, gpu: GpuConstants) -> tuple[int, int]:
+    """(blocks of the SM that has most, how many of them at a time)."""
+    most = -(-work.shape.blocks // gpu.sms)
+    return most, min(work.resident, most)
+
+
+def _start_clocks(work: LaunchWork, gpu: GpuConstants) -> tuple[float, float]:
+    """(clocks until the first blocks work, clocks of an SM between blocks that follow others)."""
+    most, resident = _most_blocks(work, gpu)
+    return gpu.start_clocks, (-(-most // resident) - 1) * gpu.start_clocks / resident
+
+
+def bounds_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> dict[str, float]:
+    """Bound -> microseconds of the launch by it alone."""
+    us_of_clock = 1e6 / gpu.hz
+    most, resident = _most_blocks(work, gpu)
+    units = _units(work, without).sum(0) * work.shape.blocks / gpu.sms * us_of_clock
+    found = {NAMES[unit]: float(us) for unit, us in zip(UNITS, units, strict=True)}
+    found["L2"] = _kept(work.l2_bytes, without) / gpu.l2_gbps / 1e3
+    found["DRAM"] = _kept(work.dram_bytes, without) / gpu.dram_gbps / 1e3
+    found["atomics"] = _kept(work.atomic_ns, without) / 1e3
+    chain = _chain(work, without).sum() * us_of_clock
+    found["latency"] = float(chain * max(1.0, most / resident))
+    found["launch and starts"] = gpu.launch_us + sum(_start_clocks(work, gpu)) * us_of_clock
+    clocks, even = _sm_clocks(work, gpu, without)
+    found["tail"] = (clocks - even) * us_of_clock
+    return found
+
+
+def _kept(by_line: dict[int, float], without: int | None) -> float:
+    return sum(amount for line, amount in by_line.items() if line != without)
+
+
+def time_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> float:
+    """Microseconds of the launch; without: leave out what this source line does."""
+    bounds, us_of_clock = bounds_of(work, gpu, without), 1e6 / gpu.hz
+    first, between = _start_clocks(work, gpu)
+    on_sm = (_sm_clocks(work, gpu, without)[0] + between) * us_of_clock
+    body = smooth_max(on_sm, bounds["L2"], bounds["DRAM"], bounds["atomics"])
+    return float(gpu.launch_us + first * us_of_clock + body)

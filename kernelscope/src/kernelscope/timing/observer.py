@@ -1,0 +1,228 @@
+"""Time: an observer that predicts how long the launches it sees take on a GPU."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from ..events import InstructionEvent, Launch, MachineView
+from ..watch.counters.counters import Counters
+from ..watch.counters.patterns import TouchedBytes
+from .caches import HotAddresses, SectorStreams
+from .estimate import estimated
+from .executions import PtxCounts
+from .gpus import GpuConstants, gpu
+from .machine_code import machine_code
+from .model import Prediction, predict
+from .report import text
+from .work import LaunchShape, Reuse, l1_lines, resident_blocks, work_of
+
+DRAM_PIECE = 64  # bytes that DRAM moves at a time
+GROUPS = 16  # of neighbouring blocks that stand for a large grid
+_ASIDE = ("ld.const", "ld.param")
+
+
+class Time(Counters):
+    """Predicts the time of each launch on a GPU, from counts of the simulator.
+
+    with observe(Time(gpu="h200")) as seen:
+        kernel(grid, block, args)
+    seen.total_us; seen.launches[0].limit; print(seen)
+
+    gpu: "h200", "h100", another of `names()`, a JSON file of measure-gpu, or GpuConstants.
+    blocks: run at most about so many blocks of each launch, in GROUPS places of the grid, and take
+    them for all; the kernel's arrays then lack the rest. None: run all of them.
+    Everything of Counters is there too, of the blocks that ran.
+
+    Raises:
+        UnknownNameError: there is no such GPU.
+    """
+
+    with_lines = True
+
+    def __init__(self, gpu: str | GpuConstants = "h200", blocks: int | None = None):
+        super().__init__()
+        self.gpu = gpu if isinstance(gpu, GpuConstants) else _known(gpu)
+        self.most_blocks = blocks
+        self.launches: list[Prediction] = []
+        self._sources: list[tuple[str, ...]] = []  # of each launch
+        self._launch: Launch | None = None
+
+    @property
+    def total_us(self) -> float:
+        """Microseconds of all launches, one after another in a CUDA graph."""
+        return sum(one.us for one in self.launches)
+
+    def chosen_blocks(self, launch: Launch) -> tuple[range, ...] | None:
+        total = int(np.prod(launch.grid))
+        if self.most_blocks is None or total <= self.most_blocks:
+            return None
+        x, *others = _cluster(launch)
+        if others != [1, 1]:
+            return None  # clusters whose blocks do not follow each other
+        size = max(1, self.most_blocks // GROUPS // x) * x
+        groups = max(1, min(GROUPS, self.most_blocks // size))
+        starts = np.linspace(0, (total - size) // x, groups).astype(int) * x
+        return tuple(range(first, first + size) for first in map(int, starts))
+
+    def __str__(self) -> str:
+        parts = [text(one, lines) for one, lines in zip(self.launches, self._sources, strict=True)]
+        if len(parts) > 1:
+            parts.append(f"all launches, one after another: {self.total_us:.4g} us")
+        return "\n\n".join(parts) or "no kernel ran"
+
+    # -- a launch -------------------------------------------------------------------------------
+    def launch_started(self, launch: Launch) -> None:
+        super().launch_started(launch)
+        self._launch = launch
+        self._before = self._counts(launch)
+        self._streams, self._hot = SectorStreams(), HotAddresses()
+        self._ran, self._pieces = 0, (0, 0)
+        self._common, self._of_warp = 0, None
+        self._work_of_warps: list[np.ndarray] = []
+
+    def chunk_started(self, machine: MachineView) -> None:
+        super().chunk_started(machine)
+        self._hot.first_block = self._ran
+        self._ran += machine.block_count
+        self._first_lanes = 32 * machine.warps_per_block
+        self._streams.begin()
+        self._common = 0
+        self._of_warp = np.zeros(machine.block_count * machine.warps_per_block, np.int64)
+
+    def chunk_finished(self, machine: MachineView) -> None:
+        super().chunk_finished(machine)
+        work = self._of_warp + self._common
+        self._work_of_warps.append(work.reshape(machine.block_count, -1))
+
+    def instruction(self, event: InstructionEvent) -> None:
+        super().instruction(event)
+        lanes = self._cut(event.lanes)
+        if lanes.full and lanes.size == 32 * self._of_warp.size:
+            self._common += 1
+        else:
+            self._of_warp[lanes.lanes[lanes.starts(32)] >> 5] += 1
+        for access in event.accesses:
+            if access.space == "global" and access.kind == "atomic":
+                self._hot.add(access.lanes, access.address, self._first_lanes)
+            elif access.space == "global":
+                self._follow(event, access)
+
+    def _follow(self, event: InstructionEvent, access) -> None:
+        """Follow the loads and stores of the chunk's first block."""
+        if event.instruction.opcode.startswith(_ASIDE) or self._streams.left <= 0:
+            return
+        first = int(np.searchsorted(access.lanes, self._first_lanes))
+        if first:
+            address = np.broadcast_to(access.address, access.lanes.shape)[:first]
+            if access.valid is not None:
+                address = address[access.valid[:first]]
+            if access.kind == "load":
+                self._streams.add(id(event.instruction), address)
+            else:
+                self._streams.store(address)
+
+    def bytes_touched(self, touched: TouchedBytes) -> None:
+        self._pieces = tuple(
+            DRAM_PIECE * touched.aligned_pieces(how, DRAM_PIECE) for how in ("read", "written")
+        )
+
+    def launch_finished(self, launch: Launch) -> None:
+        super().launch_finished(launch)
+        self.launches.append(self._predict(launch))
+        self._sources.append(launch.source_lines)
+
+    # -- from counts to a prediction --------------------------------------------------------------
+    def _counts(self, launch: Launch) -> dict[int, tuple[int, Counter]]:
+        """Executions and counts of each instruction so far, by its id."""
+        return {id(i): (n, counts) for i, _, n, counts, _ in self.rows_of(launch)}
+
+    def _counted(self, launch: Launch, scale: float) -> list[PtxCounts]:
+        """The instructions of this launch alone, scaled up to all of its blocks."""
+        found, blocks = [], basic_blocks(launch)
+        for instruction, line, executions, counts, merged in self.rows_of(launch):
+            before, old = self._before.get(id(instruction), (0, Counter()))
+            counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
+            executed = scale * (executions - before)
+            block = blocks.get(id(instruction), 0)
+            found.append(PtxCounts(instruction, line, executed, counts, merged, block))
+        return found
+
+    def _predict(self, launch: Launch) -> Prediction:
+        blocks = int(np.prod(launch.grid))
+        scale = blocks / max(self._ran, 1)
+        counted = self._counted(launch, scale)
+        notes = []
+        if self._ran < blocks:
+            notes.append(f"{self._ran} of {blocks} blocks were run and stand for all")
+        machine = machine_code(launch, self.gpu.arch)
+        if machine is None:
+            machine = estimated(launch)
+            notes.append("no machine code here: instructions and registers are guessed from PTX")
+        resident = resident_blocks(self.gpu, launch.warps, machine.registers, launch.shared_bytes)
+        resident = min(resident, -(-blocks // self.gpu.sms))
+        work = work_of(
+            machine,
+            self._with_l1(counted, launch, blocks, resident),
+            self.gpu,
+            LaunchShape(
+                blocks, launch.warps, launch.shared_bytes, cluster_size(launch), self._imbalance()
+            ),
+            self._reuse(launch, scale),
+        )
+        return predict(work, self.gpu, launch.kernel, tuple(notes))
+
+    def _imbalance(self) -> float:
+        """The longest warp of a block over the mean of its warps, by instructions."""
+        work = np.concatenate(self._work_of_warps)
+        return float((work.max(1) / np.maximum(work.mean(1), 1e-9)).mean())
+
+    def _reuse(self, launch: Launch, scale: float) -> Reuse:
+        room = sum(b.size for b in launch.buffers if b.space == "global")
+        read, written = (min(scale * pieces, room) for pieces in self._pieces)
+        hottest = self._hot.most(scale)
+        return Reuse(read * (1 - self._streams.own_share), written, hottest)
+
+    def _with_l1(self, counted, launch: Launch, blocks: int, resident: int) -> list[PtxCounts]:
+        """The same with the shares of the sectors that L1 lacks."""
+        lacking = self._streams.misses(l1_lines(self.gpu, launch.shared_bytes, resident))
+        found = []
+        for one in counted:
+            key, sectors = id(one.instruction), one.counts["global_load_sectors"] / blocks
+            if sectors and key in lacking and not _past_l1(one):
+                missing, waiting = lacking[key]
+                one = replace(one, l1_missing=min(1.0, missing / sectors), l1_waiting=waiting)
+            found.append(one)
+        return found
+
+
+def basic_blocks(launch: Launch) -> dict[int, int]:
+    """Return the number of the basic block of each PTX instruction, by its id."""
+    found, number = {}, 0
+    for function in launch.source.module.functions.values():
+        starts = set(function.labels.values())
+        for instruction in function.body:
+            number += instruction.index in starts or instruction.index == 0
+            found[id(instruction)] = number
+            number += instruction.opcode.startswith(("bra", "brx", "ret", "exit"))
+    return found
+
+
+def cluster_size(launch: Launch) -> int:
+    """Return how many blocks a cluster of the launch has."""
+    return int(np.prod(_cluster(launch)))
+
+
+def _cluster(launch: Launch) -> tuple[int, int, int]:
+    limits = launch.source.module.functions[launch.kernel].limits
+    return (*limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
+
+
+def _known(name: str) -> GpuConstants:
+    return gpu(name)
+
+
+def _past_l1(one: PtxCounts) -> bool:
+    """Does a load leave L1 out?"""
+    parts = one.instruction.opcode.split(".")
+    return "cg" in parts or "volatile" in parts or "relaxed" in parts or "acquire" in parts

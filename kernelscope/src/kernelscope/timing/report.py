@@ -1,0 +1,48 @@
+"""A prediction for people: its bounds as bars, and what each source line costs."""
+
+from collections.abc import Iterable, Sequence
+
+from ..ptx.demangle import demangle
+from .model import Prediction
+
+BAR = 30  # characters of the longest
+LEAST = 0.005  # of the time: smaller bounds and lines are left out
+MOST_LINES = 8
+
+
+def text(one: Prediction, source_lines: Sequence[str] = ()) -> str:
+    """Return the time, its bounds, and the lines without which it would be shortest."""
+    return "\n".join([*_head(one), *_bars(one), *_lines(one, source_lines)])
+
+
+def _head(one: Prediction) -> Iterable[str]:
+    yield (
+        f"{demangle(one.kernel)} on {one.gpu}: {_us(one.us)} ({_us(one.low)} to {_us(one.high)}), "
+        f"limited by {one.limit}"
+    )
+    for note in one.notes:
+        yield f"  {note}"
+
+
+def _bars(one: Prediction) -> Iterable[str]:
+    shown = {name: us for name, us in one.bounds.items() if us >= LEAST * one.us}
+    width = max(map(len, shown), default=0)
+    for name, us in sorted(shown.items(), key=lambda item: -item[1]):
+        bar = "#" * max(1, round(BAR * us / max(shown.values())))
+        yield f"  {name:<{width}}  {_us(us):>10}  {bar}"
+
+
+def _lines(one: Prediction, source_lines: Sequence[str]) -> Iterable[str]:
+    saved = {line: one.us - us for line, us in one.without_line.items()}
+    best = [line for line in sorted(saved, key=saved.get, reverse=True)[:MOST_LINES]]
+    best = [line for line in best if saved[line] >= LEAST * one.us]
+    if best:
+        yield "  time without what one line does:"
+    for line in best:
+        source = source_lines[line - 1].strip() if 0 < line <= len(source_lines) else ""
+        yield f"  {_us(one.without_line[line]):>10}  line {line}: {source[:80]}"
+
+
+def _us(us: float) -> str:
+    """'2.34 us', '1,720 us': three digits."""
+    return f"{us:,.0f} us" if us >= 999.5 else f"{us:.3g} us"

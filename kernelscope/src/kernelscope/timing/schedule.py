@@ -1,0 +1,134 @@
+"""How long a warp takes by itself: a walk through the machine code with its scoreboards.
+
+The walk takes each branch as often as the segments' counts say, spread evenly. An instruction
+issues when the stall of the one before it has passed and the scoreboards that it waits for are
+free; time that a warp waits is counted for the line of the instruction that it waits for.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .machine_code import NO_SCOREBOARD, Code, Segment
+
+MOST_STEPS = 60_000  # instructions of a walk; what follows them is as what they had
+MEETINGS = {  # the warp goes on after their latency: a constant of the GPU
+    "BAR": "barrier_clocks",
+    "MEMBAR": "fence_clocks",
+    "UCGABAR_WAIT": "cluster_clocks",
+}
+_OPERANDS_READ = 14  # clocks until a store has read its registers
+_SETS = 6
+
+
+@dataclass(frozen=True)
+class Chain:
+    """clocks: (segments,) of a warp alone in one run of a segment; by_line: (segments) dicts of the
+    clocks that wait for, or are spent on, each line.
+    """
+
+    clocks: np.ndarray
+    by_line: tuple[dict[int, float], ...]
+
+
+def walk(
+    segments: tuple[Segment, ...],
+    edges: dict[tuple[int, int], float],
+    latency: Callable[[Code], float],
+    passes: Callable[[Code], float],
+) -> Chain:
+    """Walk from the first segment to an end, again and again until every frequent one was seen.
+
+    latency: clocks until a result; passes: clocks of the memory pipe, in which requests queue.
+    """
+    steps = [[(code, latency(code), passes(code)) for code in s.code] for s in segments]
+    taken: defaultdict[tuple[int, int], int] = defaultdict(int)
+    clocks, visits = np.zeros(len(segments)), np.zeros(len(segments))
+    by_line = [defaultdict(float) for _ in segments]
+    left, at, warp = MOST_STEPS, 0, _Warp()
+    while left > 0:
+        left -= len(steps[at])
+        visits[at] += 1
+        clocks[at] += warp.run(steps[at], by_line[at])
+        follows = segments[at].follows
+        chances = [edges.get((at, to), 0.0) for to in follows]
+        if not sum(chances):
+            if left < MOST_STEPS // 2:
+                break
+            at, warp = 0, _Warp()
+            continue
+        visited = sum(taken[at, to] for to in follows) + 1
+        owed = [
+            visited * chance / sum(chances) - taken[at, to]
+            for chance, to in zip(chances, follows, strict=True)
+        ]
+        best = max(range(len(follows)), key=owed.__getitem__)
+        taken[at, follows[best]] += 1
+        at = follows[best]
+    seen = np.maximum(visits, 1)
+    for number in np.flatnonzero(visits == 0):
+        clocks[number] = _Warp().run(steps[number], by_line[number])
+    lines = [
+        {line: spent / seen[number] for line, spent in found.items()}
+        for number, found in enumerate(by_line)
+    ]
+    return Chain(clocks / seen, tuple(lines))
+
+
+class _Warp:
+    """One warp by itself: its clock and its scoreboards."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.free = [0.0] * _SETS  # when each scoreboard is free
+        self.owner = [0] * _SETS  # line that sets it last
+        self.memory = 0.0  # when the memory pipe is free
+        self.copies, self.groups = 0.0, deque(maxlen=16)  # of cp.async: when they have arrived
+
+    def run(self, steps: list[tuple[Code, float, float]], by_line: dict[int, float]) -> float:
+        """Run a segment and return its clocks."""
+        begin = self.now
+        for code, latency, passes in steps:
+            if code.waits:
+                self._wait(code.waits, by_line)
+            if code.name == "DEPBAR":
+                self._wait_for_group(code, by_line)
+            elif code.name == "LDGDEPBAR":
+                self.groups.append(self.copies)
+            elif code.name == "LDGSTS":
+                self.copies = max(self.copies, self._begin(passes) + latency)
+            if code.sets != NO_SCOREBOARD and code.sets < _SETS and code.name != "LDGDEPBAR":
+                self._set(code.sets, self._begin(passes) + latency, code.line)
+            if code.frees != NO_SCOREBOARD and code.frees < _SETS:
+                self._set(code.frees, self.now + _OPERANDS_READ, code.line)
+            spent = code.spent + (latency if code.name in MEETINGS else 0.0)
+            by_line[code.line] += spent
+            self.now += spent
+        return self.now - begin
+
+    def _begin(self, passes: float) -> float:
+        """Return when a request enters its pipe."""
+        begin = max(self.now, self.memory) if passes else self.now
+        self.memory = begin + passes if passes else self.memory
+        return begin
+
+    def _set(self, board: int, ready: float, line: int) -> None:
+        if ready >= self.free[board]:
+            self.free[board], self.owner[board] = ready, line
+
+    def _wait(self, mask: int, by_line: dict[int, float]) -> None:
+        for board in range(_SETS):
+            if mask >> board & 1 and self.free[board] > self.now:
+                by_line[self.owner[board]] += self.free[board] - self.now
+                self.now = self.free[board]
+
+    def _wait_for_group(self, code: Code, by_line: dict[int, float]) -> None:
+        newer = code.operands.rsplit(",", 1)[-1].strip()
+        after = int(newer, 16) if newer.startswith("0x") else 0
+        if len(self.groups) > after:
+            ready = self.groups[-1 - after]
+            if ready > self.now:
+                by_line[code.line] += ready - self.now
+                self.now = ready

@@ -1,0 +1,302 @@
+"""What one launch asks of a GPU: instructions by segment, line and unit, and bytes by level."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .executions import KINDS, PtxCounts, codes, executions
+from .gpus import GpuConstants
+from .machine_code import Code, MachineCode
+from .schedule import MEETINGS, walk
+
+UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory", "fill")
+OF_SCHEDULER = np.array([1, 1, 1, 1, 1, 1, 0, 0], bool)  # units of which each scheduler has its own
+SECTOR_BYTES = 32
+FILL_BYTES = 64  # between L1 and L2, a clock and SM
+TAGS = 4  # lines that L1 looks up in a clock
+SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
+FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
+_FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
+_MULTIPLY = ("IMAD", "IDP")
+_ALU = tuple(
+    "IADD3 VIADD LOP3 PLOP3 SHF SHL SHR LEA ISETP SEL FSEL FSETP FMNMX IMNMX VIMNMX PRMT IABS "
+    "FCHK I2FP F2FP FSET VABSDIFF POPC FLO BREV LOP FMNMX3 VIADDMNMX HSETP2 HMNMX2".split()
+)
+_XU = ("MUFU", "I2F", "F2I", "F2F", "I2I", "FRND")
+_FP64 = ("DFMA", "DMUL", "DADD", "DSETP")
+_LATENCIES = {  # clocks, of compute capability 9.0; loads and barriers are of the GPU's constants
+    **dict.fromkeys(("MUFU", "I2F", "F2I", "F2F", "FRND", "POPC", "FLO", "BREV"), 22.0),
+    **dict.fromkeys(("S2R", "S2UR", "CS2R", "R2UR", "VOTEU", "REDUX"), 20.0),
+    **dict.fromkeys(("LDC", "ULDC", "LDCU"), 30.0),
+    **dict.fromkeys(("DFMA", "DMUL", "DADD", "DSETP"), 16.0),
+    **dict.fromkeys(("HMMA", "IMMA"), 33.0),
+}
+_TENSOR_OF_F16 = {"TF32": 0.5, "16816": 1.0, "1688": 1.0, "IMMA": 2.0, "DMMA": 0.0625}
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Distinct bytes of global memory that a launch reads and writes, in pieces as DRAM moves them.
+
+    hottest: lanes whose atomics are on one address, the one that has most.
+    """
+
+    read: float
+    written: float
+    hottest: float = 0.0
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """A launch's grid. warps, shared_bytes: of a block; cluster: blocks of one; imbalance: of the
+    warps of a block, the longest over the mean.
+    """
+
+    blocks: int
+    warps: int
+    shared_bytes: int
+    cluster: int
+    imbalance: float
+
+
+@dataclass(frozen=True)
+class LaunchWork:
+    """One launch as the model sees it. Entries are of one (segment, line) each.
+
+    clocks: (entries, UNITS) of one SM that ran all blocks alone; chain: of a warp alone, by segment
+    summed over the warp's runs of it; l2_bytes, atomics: by line, of the grid.
+    """
+
+    shape: LaunchShape
+    resident: int  # blocks of an SM, at most
+    segment: np.ndarray
+    line: np.ndarray
+    clocks: np.ndarray
+    chain: tuple[dict[int, float], ...]  # by segment: line -> clocks
+    l2_bytes: dict[int, float]
+    dram_bytes: dict[int, float]
+    atomic_ns: dict[int, float]
+    barriers: bool
+    machine_instructions: float
+    registers: int
+    code: int = 0  # instructions that ran at least once
+
+
+def resident_blocks(gpu: GpuConstants, warps: int, registers: int, shared_bytes: int) -> int:
+    """Return how many blocks fit on an SM. registers: of a thread."""
+    of_warp = -(-registers * 32 // 256) * 256
+    by_registers = gpu.registers // (of_warp * 4) * 4 // warps if of_warp else gpu.blocks
+    by_shared = (gpu.shared_bytes + 1024) // (-(-(shared_bytes + 1024) // 128) * 128)
+    return max(1, min(gpu.blocks, gpu.warps // warps, by_registers, by_shared))
+
+
+def l1_lines(gpu: GpuConstants, shared_bytes: int, resident: int) -> int:
+    """Return the 128-byte lines of L1 that one of the resident blocks has for itself."""
+    steps = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228)  # KiB that shared memory can have
+    wanted = resident * (shared_bytes + 1024 * bool(shared_bytes)) / 1024
+    carved = next((step for step in steps if step >= wanted), steps[-1])
+    return max(1, (gpu.l1_bytes - carved * 1024) // 128 // resident)
+
+
+class Traffic:
+    """The memory counts of a launch by line and kind: per request, and the share that misses L1."""
+
+    def __init__(self, counted: Iterable[PtxCounts]):
+        self.requests: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.passes: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.missing: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.waiting: defaultdict[tuple[int, str], float] = defaultdict(float)
+        for one in counted:
+            kind = one.kind
+            if one.merged or " " not in kind:
+                continue
+            key, counts = (one.line, kind), one.counts
+            self.requests[key] += one.executions
+            if kind.startswith("shared"):
+                self.passes[key] += counts[kind.replace(" ", "_") + "_wavefronts"]
+                continue
+            way = "load" if kind == "async copy" else kind.split()[1]
+            sectors = counts[f"global_{way}_sectors"]
+            self.sectors[key] += sectors
+            lines = counts[f"global_{way}_lines"] / TAGS
+            self.passes[key] += max(lines, counts[f"global_{way}_passes"])
+            self.missing[key] += one.l1_missing * sectors
+            self.waiting[key] += one.l1_waiting * one.executions
+
+    def per_request(self, line: int, kind: str) -> float:
+        """Clocks of the memory pipe: wavefronts, or lines of global memory."""
+        requests = self.requests.get((line, kind), 0.0)
+        return max(1.0, self.passes[line, kind] / requests) if requests else 1.0
+
+    def bytes_missing(self, line: int, kind: str) -> float:
+        """Bytes a request between L1 and L2."""
+        requests = self.requests.get((line, kind), 0.0)
+        return SECTOR_BYTES * self.missing[line, kind] / requests if requests else 0.0
+
+    def miss_share(self, line: int, kind: str) -> float:
+        """Share of the requests of a line that wait for L2."""
+        requests = self.requests.get((line, kind), 0.0)
+        return self.waiting[line, kind] / requests if requests else 1.0
+
+
+def work_of(
+    machine: MachineCode,
+    counted: list[PtxCounts],
+    gpu: GpuConstants,
+    shape: LaunchShape,
+    reuse: Reuse,
+) -> LaunchWork:
+    """Return the work of a launch whose machine code is known."""
+    segments, blocks, warps = machine.segments, shape.blocks, shape.warps
+    counts, edges = executions(segments, counted, blocks * warps)
+    traffic = Traffic(counted)
+    dram_bytes, dram_share = dram_traffic(gpu, reuse, traffic)
+
+    def latency(code: Code) -> float:
+        return latency_of(code, traffic, gpu, dram_share)
+
+    def passes(code: Code) -> float:
+        return float(unit_clocks(code, traffic, gpu)[UNITS.index("memory")])
+
+    chain = walk(segments, edges, latency, passes)
+    exact = corrections(segments, counts, counted)
+    totals: defaultdict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(len(UNITS)))
+    for at, code in codes(segments):
+        times = counts[at] * exact.get((code.line, KINDS.get(code.name, "")), 1.0)
+        totals[at, code.line] += times * unit_clocks(code, traffic, gpu)
+    keys = list(totals)
+    each = counts / (blocks * warps)
+    return LaunchWork(
+        shape,
+        resident_blocks(gpu, warps, machine.registers, shape.shared_bytes),
+        np.array([at for at, _ in keys]),
+        np.array([line for _, line in keys]),
+        np.array([totals[key] for key in keys]),
+        tuple(
+            {line: clocks * each[at] for line, clocks in by_line.items()}
+            for at, by_line in enumerate(chain.by_line)
+        ),
+        l2_traffic(traffic),
+        dram_bytes,
+        atomic_times(traffic, reuse, gpu),
+        any(code.name == "BAR" for _, code in codes(segments)),
+        float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True))),
+        machine.registers,
+    )
+
+
+def corrections(segments, counts: np.ndarray, counted: list[PtxCounts]) -> dict:
+    """(line, kind) -> exact executions over those that the segments' counts give."""
+    wanted: Counter = Counter()
+    found: Counter = Counter()
+    for one in counted:
+        if one.kind and not one.merged:
+            wanted[one.line, one.kind] += one.machine_instructions
+    for at, code in codes(segments):
+        key = code.line, KINDS.get(code.name, "")
+        if key in wanted:
+            found[key] += counts[at]
+    return {key: wanted[key] / n for key, n in found.items() if n > 0}
+
+
+def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
+    """(UNITS,) clocks of an SM that one execution by a warp takes of each unit."""
+    clocks = dict.fromkeys(UNITS, 0.0)
+    clocks["issue"] = code.issue / SCHEDULERS
+    name, kind = code.name, KINDS.get(code.name, "")
+    if name in _FLOAT:
+        clocks["fma"] = 32 / FMA_LANES
+    elif name in _MULTIPLY:
+        clocks["fma"] = 64 / FMA_LANES
+    elif name in _ALU:
+        clocks["alu"] = 32 / ALU_LANES
+    elif name in _XU:
+        clocks["mufu"] = 32 / MUFU_LANES
+    elif name in _FP64:
+        clocks["fp64"] = 32 / FP64_LANES
+    elif kind == "tensor":
+        clocks["tensor"] = products(code) / gpu.mma_per_clock
+    elif kind.startswith("shared"):
+        clocks["memory"] = traffic.per_request(code.line, kind)
+    elif kind in ("global load", "global store", "async copy"):
+        clocks["memory"] = traffic.per_request(code.line, kind)
+        clocks["fill"] = traffic.bytes_missing(code.line, kind) / FILL_BYTES
+    elif kind == "global atomic":
+        clocks["memory"] = traffic.per_request(code.line, kind)
+    elif kind == "shuffle" or name in ("LDL", "STL"):
+        clocks["memory"] = 1.0
+    return np.array([clocks[unit] for unit in UNITS])
+
+
+def products(code: Code) -> float:
+    """Multiply-adds of an instruction, as f16 ones: those of other types take longer."""
+    shape = next((part for part in code.parts if part[:2].isdigit() and len(part) >= 3), "16816")
+    m, n, k = {"16816": (16, 8, 16), "1688": (16, 8, 8), "16832": (16, 8, 32)}.get(
+        shape, (16, 8, 16)
+    )
+    speed = 0.5 if "TF32" in code.parts else 2.0 if code.name == "IMMA" else 1.0
+    return m * n * k / speed
+
+
+def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: float) -> float:
+    """Clocks from the issue of an instruction to its result."""
+    kind, line = KINDS.get(code.name, ""), code.line
+    near = gpu.shared_clocks
+    if kind in ("shared load", "shared atomic", "shared store"):
+        return near + traffic.per_request(line, kind) - 1
+    if kind in ("global load", "async copy"):
+        far = gpu.l2_clocks + dram_share * (gpu.dram_clocks - gpu.l2_clocks)
+        miss = traffic.miss_share(line, kind)
+        return near + 9 + miss * (far - near - 9) + traffic.per_request(line, kind) - 1
+    if kind == "global atomic":
+        return gpu.l2_clocks + traffic.per_request(line, kind) - 1
+    if code.name == "LDL":
+        return near + 9
+    if code.name in MEETINGS:
+        return getattr(gpu, MEETINGS[code.name])
+    if kind == "shuffle":
+        return near
+    return _LATENCIES.get(code.name, near)
+
+
+def l2_traffic(traffic: Traffic) -> dict[int, float]:
+    """Line -> bytes between L1 and L2."""
+    found: defaultdict[int, float] = defaultdict(float)
+    for (line, _), sectors in traffic.missing.items():
+        found[line] += SECTOR_BYTES * sectors
+    return dict(found)
+
+
+def dram_traffic(
+    gpu: GpuConstants, reuse: Reuse, traffic: Traffic
+) -> tuple[dict[int, float], float]:
+    """(line -> bytes between L2 and DRAM, share of L2's loads that wait for DRAM).
+
+    Launches are taken to follow each other: what fits L2 is there already.
+    """
+    total = reuse.read + reuse.written
+    kept = 0.5 * gpu.l2_bytes
+    outside = min(max((total - kept) / kept, 0.0), 1.0) if total else 0.0
+    by_line = l2_traffic(traffic)
+    loaded = sum(
+        SECTOR_BYTES * n for (_, kind), n in traffic.missing.items() if kind != "global store"
+    )
+    everything = max(sum(by_line.values()), 1.0)
+    share = min(1.0, outside * reuse.read / loaded) if loaded else 0.0
+    moved = outside * total
+    return {line: moved * size / everything for line, size in by_line.items()}, share
+
+
+def atomic_times(traffic: Traffic, reuse: Reuse, gpu: GpuConstants) -> dict[int, float]:
+    """Line -> nanoseconds of its share of the atomics on the hottest address, one after another."""
+    sectors: defaultdict[int, float] = defaultdict(float)
+    for (line, kind), count in traffic.sectors.items():
+        if kind == "global atomic":
+            sectors[line] += count
+    everything = max(sum(sectors.values()), 1.0)
+    return {
+        line: gpu.atomic_ns * reuse.hottest * count / everything for line, count in sectors.items()
+    }

@@ -1,0 +1,75 @@
+"""The kernels of held_out/: their calls, for the simulator and for a GPU."""
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from kernelscope import RawModule
+
+FOLDER = Path(__file__).with_name("held_out")
+PERIOD = 1 << 20  # after so many, random floats repeat
+_DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64}
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One kernel at one shape: its call, without arrays as yet."""
+
+    file: str
+    name: str
+    shape: dict[str, int]
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """'add n=262144': a key of the records."""
+        return " ".join([self.name, *(f"{key}={value}" for key, value in self.shape.items())])
+
+    def values(self, xp) -> tuple:
+        """The arguments, arrays of NumPy or CuPy; random ones have a fixed seed."""
+        return tuple(_value(text, self.shape, xp) for text in self.arguments)
+
+    def kernel(self, backend: str):
+        """The kernel, compiled for "gpu" or "simulator"."""
+        module = RawModule(path=str(FOLDER / self.file), backend=backend)
+        return module.get_function(self.name)
+
+
+def held_out() -> Iterator[HeldOut]:
+    """Every kernel at every shape."""
+    table = tomllib.loads((FOLDER / "kernels.toml").read_text(encoding="utf-8"))
+    for row in table["kernel"]:
+        for shape in row["shapes"]:
+            grid = tuple(_number(text, shape) for text in row["grid"])
+            arguments = tuple(row["arguments"])
+            yield HeldOut(row["file"], row["name"], shape, grid, tuple(row["block"]), arguments)
+
+
+def _number(text: str, shape: dict[str, int]) -> int:
+    """An expression of the sizes, such as 'ceil(n, 256)'."""
+    known = shape | {"ceil": lambda size, part: -(-size // part), "__builtins__": {}}
+    return int(eval(text, known))
+
+
+def _value(text: str, shape: dict[str, int], xp):
+    kind, *sizes = text.split(" ", 1) if " " in text else ("int", text)
+    rest = sizes[0]
+    if kind == "int" or kind not in (*_DTYPES, *"u32 zeros ones int_zeros below float".split()):
+        return np.int32(_number(text, shape))
+    if kind == "float":
+        return np.float32(rest)
+    limit, size = rest.split(" ", 1) if kind == "below" else ("0", rest)
+    count = _number(size, shape)
+    if kind in ("zeros", "ones", "int_zeros"):
+        return xp.full(count, kind == "ones", np.int32 if kind == "int_zeros" else np.float32)
+    random = np.random.default_rng(count)
+    if kind in _DTYPES:
+        numbers = random.standard_normal(min(count, PERIOD), np.float32).astype(_DTYPES[kind])
+        return xp.resize(xp.asarray(numbers), count)
+    if kind == "u32":
+        return xp.asarray(random.integers(0, 1 << 32, count, np.uint32))
+    return xp.asarray(random.integers(0, _number(limit, shape), count, np.int32))

@@ -1,0 +1,86 @@
+"""Executions of machine code's segments, from counts of PTX."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from kernelscope.ptx.syntax import Instruction
+from kernelscope.timing.executions import PtxCounts, executions, nonnegative
+from kernelscope.timing.loops import loops_of
+from kernelscope.timing.machine_code import Code, Segment
+
+
+def code(name, line, target=""):
+    return Code(name, (), "", bool(target), line, 1, 7, 7, 0, target)
+
+
+def load(line, times, block):
+    counts = Counter(global_load_requests=times)
+    return PtxCounts(Instruction("ld.global.f32", ()), line, times, counts, False, block)
+
+
+def segment(names, follows):
+    return Segment([code(name, line) for name, line in names], follows)
+
+
+def unrolled():
+    """A loop of 4 loads, then one of 1 load for the rest, each of which may be left out."""
+    return (
+        segment([("S2R", 1)], [1, 2]),
+        segment([("LDG", 5)] * 4 + [("BRA", 5)], [2, 1]),
+        segment([("ISETP", 5)], [3, 4]),
+        segment([("LDG", 5), ("BRA", 5)], [4, 3]),
+        segment([("EXIT", 9)], []),
+    )
+
+
+def test_nonnegative_least_squares():
+    """Beside the best of all sets of positive columns."""
+    random = np.random.default_rng(5)
+    for _ in range(20):
+        matrix, right = random.normal(size=(8, 4)), random.normal(size=8)
+        best = np.inf
+        for chosen in range(1, 16):
+            at = [i for i in range(4) if chosen >> i & 1]
+            x = np.linalg.lstsq(matrix[:, at], right, rcond=None)[0]
+            if (x >= 0).all():
+                best = min(best, np.linalg.norm(matrix[:, at] @ x - right))
+        best = min(best, np.linalg.norm(right))
+        found = nonnegative(matrix, right)
+        assert (found >= 0).all()
+        assert np.linalg.norm(matrix @ found - right) == pytest.approx(best, abs=1e-6)
+
+
+def test_loops_and_what_is_above_them():
+    loops = {loop.header: loop for loop in loops_of(unrolled())}
+    assert set(loops) == {1, 3} and loops[3].body == {3} and loops[3].above == (2, 0)
+
+
+def test_an_unrolled_loop_and_its_remainder():
+    """The PTX says of 10 steps: 8 in blocks of four, 2 in the rest."""
+    counted = [load(5, 2 * 100, 1) for _ in range(4)] + [load(5, 2 * 100, 2)]
+    found, edges = executions(unrolled(), counted, warps=100)
+    assert found == pytest.approx([100, 200, 100, 200, 100], rel=0.02)
+    assert edges[1, 1] == pytest.approx(100, rel=0.05)
+
+
+def test_all_in_the_unrolled_loop():
+    """Where one block of the PTX stands for all, the fewest instructions are taken."""
+    found, _ = executions(unrolled(), [load(5, 800, 1)], warps=100)
+    assert found == pytest.approx([100, 200, 100, 0, 100], abs=4)
+
+
+def test_a_loop_does_not_feed_itself():
+    """Warps come to a loop that runs by the segments before it."""
+    found, edges = executions(unrolled(), [load(5, 8000, 1)], warps=100)
+    assert edges[0, 1] == pytest.approx(100, rel=0.05) and found[1] == pytest.approx(2000, rel=0.02)
+
+
+def test_a_branch_of_half_of_the_warps():
+    segments = (
+        segment([("BRA", 1)], [1, 2]),
+        segment([("LDG", 5)], [2]),
+        segment([("EXIT", 9)], []),
+    )
+    found, _ = executions(segments, [load(5, 50, 1)], warps=100)
+    assert found == pytest.approx([100, 50, 100], rel=0.02)

@@ -1,0 +1,46 @@
+"""What machine code says of its time: register banks, requests that queue."""
+
+import pytest
+from kernelscope.timing.machine_code import NO_SCOREBOARD, Code, Segment, _count_bank_conflicts
+from kernelscope.timing.schedule import walk
+
+
+def code(name, operands="", stall=1, sets=NO_SCOREBOARD, waits=0, line=1):
+    return Code(name, (), operands, False, line, stall, sets, NO_SCOREBOARD, waits, "")
+
+
+@pytest.mark.parametrize(
+    ("operands", "again"),
+    [
+        ("R0, R2, R3, R5", 1),  # R3 and R5 are of one bank
+        ("R0, R2, R3, R0", 1),
+        ("R0, R3, R5, R7", 2),
+        ("R0, R2, 0.5, R3", 0),
+        ("R0, R2, UR4, R3", 0),
+    ],
+)
+def test_operands_of_one_bank_take_longer(operands, again):
+    one = code("FFMA", operands)
+    _count_bank_conflicts([one])
+    assert (one.again, one.issue, one.spent) == (again, 1 + again, 1 + again)
+
+
+def test_a_reused_operand_is_not_read_again():
+    first, second = code("FFMA", "R0, R2.reuse, R3, R4"), code("FFMA", "R1, R2, R5, R6")
+    _count_bank_conflicts([first, second])
+    assert (first.again, second.again) == (1, 0)
+
+
+def test_requests_of_a_warp_queue():
+    """Two loads of 32 passes each: the second begins where the first has passed."""
+    loads = [code("LDG", sets=0), code("LDG", sets=1)]
+    segments = (Segment([*loads, code("FADD", waits=0b11)]),)
+
+    def clocks(passes):
+        def of_loads(number):
+            return lambda one: number if one.name == "LDG" else 0.0
+
+        return walk(segments, {}, of_loads(100.0), of_loads(passes))
+
+    assert clocks(1.0).clocks[0] == 1 + 100 + 1
+    assert clocks(32.0).clocks[0] == 32 + 100 + 1

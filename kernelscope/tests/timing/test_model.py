@@ -1,0 +1,174 @@
+"""Predictions of kernels whose time is known by one constant, from both sides; and their parts."""
+
+import json
+import sys
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from held_out_set import FOLDER, held_out
+from kernelscope import RawKernel, RawModule, observe
+from kernelscope.timing import Time, measure
+from kernelscope.timing.gpus import gpu
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+import time_model  # noqa: E402 - a tool, in no package
+
+H200 = gpu("h200")
+START_US = H200.launch_us + 1e6 * H200.start_clocks / H200.hz
+KERNELSCOPE = Path(__file__).parents[2]
+STEPS = 64
+OTHERS = ("tail", "launch and starts", "latency")  # bounds that are no unit
+ATOMICS = """extern "C" __global__ void add_up(float* sums, int apart)
+{
+    atomicAdd(sums + apart * (blockIdx.x * blockDim.x + threadIdx.x), 1.0f);
+}"""
+
+
+def launched(known, kernel, blocks, threads, *arguments, run=None):
+    with observe(Time(known, blocks=run)) as seen:
+        kernel((blocks,), (threads,), arguments)
+    return seen.launches[0]
+
+
+@pytest.fixture(scope="module")
+def probe():
+    module = RawModule(path=str(measure.PROBES), backend="simulator")
+
+    def predicted(name, blocks, threads, *arguments, run=None, known=H200):
+        return launched(known, module.get_function(name), blocks, threads, *arguments, run=run)
+
+    return predicted
+
+
+@pytest.fixture(scope="module")
+def copied(probe):
+    """Two arrays of 32 MiB each, of which 16 blocks are copied."""
+    first, second = (np.zeros(1 << 23, np.float32) for _ in range(2))
+
+    def predicted(known=H200):
+        blocks = first.size // 4096
+        return probe("copy", blocks, 256, first, second, run=16, known=known)
+
+    return predicted
+
+
+def test_a_copy_takes_its_bytes_over_the_bandwidth(copied):
+    found = copied()
+    shortest = 2 * (1 << 25) / H200.dram_gbps / 1e3
+    assert found.limit == "DRAM"
+    assert shortest < found.us < 1.2 * shortest + START_US
+    assert found.low < found.us < found.high
+    assert found.bounds["DRAM"] == pytest.approx(shortest)
+    assert "16 of 2048 blocks were run" in found.notes[0]
+
+
+def test_half_the_bandwidth_is_twice_the_time(copied):
+    slow = replace(H200, dram_gbps=H200.dram_gbps / 2)
+    assert 1.7 < copied(slow).us / copied().us < 2.05
+
+
+def test_a_copy_without_its_loads_or_stores_is_shorter(copied):
+    found = copied()
+    lines = measure.PROBES.read_text().splitlines()
+    load, store = (next(i for i, s in enumerate(lines, 1) if t in s) for t in ("= from[", "to[f"))
+    for line in (load, store):
+        assert 0.3 * found.us < found.without_line[line] < 0.8 * found.us
+
+
+@pytest.mark.parametrize(
+    ("name", "clocks", "limit", "extra"),
+    [
+        ("fma_rate", 16 * 1024 / 128, "issue", (np.float32(0.5),)),
+        ("mufu_rate", 16 * 1024 / 16, "MUFU", ()),
+        ("shared_rate", 16 * 32, "shared memory and L1", ()),
+        ("mma_f16", 8 * 32 * 16 * 8 * 16 / H200.mma_per_clock, "tensor cores", ()),
+    ],
+)
+def test_a_unit_at_its_rate(probe, name, clocks, limit, extra):
+    """Blocks of 1,024 threads keep one unit busy: its clocks, and little more."""
+    arrays = np.zeros(1, np.int64), np.zeros(64, np.float32)
+    found = probe(name, 1, 1024, *arrays, *extra, np.int32(STEPS))
+    shortest = 1e6 * STEPS * clocks / H200.hz
+    assert shortest < found.us < 1.3 * shortest + START_US
+    alone = {
+        key: us
+        for key, us in found.bounds.items()
+        if key not in ("tail", "launch and starts", "latency")
+    }
+    assert max(alone, key=alone.get) == limit
+
+
+def test_a_chain_of_loads_takes_their_latency(probe):
+    steps = 1024
+    arguments = np.zeros(1, np.int64), np.zeros(1, np.uint32), np.int32(steps)
+    found = probe("chase_shared", 1, 32, *arguments)
+    shortest = 1e6 * steps * H200.shared_clocks / H200.hz
+    assert found.limit == "latency"
+    assert shortest < found.us < 1.2 * shortest + START_US
+
+
+def test_barriers_take_their_clocks(probe):
+    found = probe("barrier_cost", 1, 256, np.zeros(1, np.int64), np.int32(STEPS))
+    shortest = 1e6 * 16 * STEPS * H200.barrier_clocks / H200.hz
+    assert shortest < found.us < 1.5 * shortest + START_US
+
+
+def test_atomics_on_one_address_wait_for_each_other():
+    """The hottest address counts, not the number of atomics."""
+    kernel = RawKernel(ATOMICS, "add_up", backend="simulator")
+    sums, blocks = np.zeros(1 << 16, np.float32), 256
+    one = launched(H200, kernel, blocks, 256, sums, np.int32(0), run=32)
+    apart = launched(H200, kernel, blocks, 256, sums, np.int32(1), run=32)
+    assert one.bounds["atomics"] == pytest.approx(1e-3 * H200.atomic_ns * blocks * 256)
+    assert one.limit == "atomics" and one.us > one.bounds["atomics"]
+    assert apart.bounds["atomics"] < 0.01 and apart.us < 0.1 * one.us
+
+
+@pytest.fixture(scope="module")
+def record():
+    return json.loads((KERNELSCOPE / "results/h200/time_model.json").read_text())
+
+
+@pytest.mark.parametrize("place", ["best", "median", "worst"])
+def test_the_record_is_of_this_model(record, place):
+    """Small held-out kernels get the times that the judgement has, bad ones too."""
+    cases = {one.label: one for one in held_out()}
+    assert {row["label"] for row in record["rows"]} == set(cases)
+    assert len({one.name for one in cases.values()}) >= 40
+    for file, digest in record["kernels"].items():
+        assert sha256((FOLDER / file).read_bytes()).hexdigest() == digest
+    small = [row for row in record["rows"] if np.prod(cases[row["label"]].grid) <= 1056]
+    row = small[{"best": -1, "median": len(small) // 2, "worst": len(small) // 8}[place]]
+    one = cases[row["label"]]
+    with observe(Time("h200", blocks=record["blocks"])) as seen:
+        one.kernel("simulator")(one.grid, one.block, one.values(np))
+    assert seen.launches[0].us == pytest.approx(row["predicted_us"], rel=0.05)
+
+
+def test_the_page_has_the_record(record):
+    """Every held-out kernel stands in docs/time.md, with its error."""
+    assert time_model.markdown(record) in (KERNELSCOPE / "docs/time.md").read_text()
+
+
+def test_held_out_errors_stay_below(record):
+    """What the judgement found: a model that gets worse must be judged, and documented, again."""
+    assert record["summary"]["median"] < 0.15 < record["summary"]["p90"] < 0.5
+    errors = [abs(row["predicted_us"] / row["measured_us"] - 1) for row in record["rows"]]
+    assert record["summary"]["median"] == pytest.approx(np.median(errors), abs=1e-3)
+
+
+def test_nothing_but_the_judgement_reads_the_held_out_kernels():
+    """No source, and no GPU's constants, name them."""
+    sources = [p for kind in ("py", "json") for p in (KERNELSCOPE / "src").rglob(f"*.{kind}")]
+    texts = {path: path.read_text() for path in sources}
+    assert len(texts) > 200
+    assert not [path for path, text in texts.items() if "time_model" in text or "held_out" in text]
+
+
+def test_fitted_and_held_out_kernels_are_apart(record):
+    fitted = {row["label"].split()[0] for row in record["fitted"]}
+    assert len(record["fitted"]) > 100
+    assert not fitted & {one.name for one in held_out()}
