@@ -50,6 +50,7 @@ constexpr int BOXES = D / 64;              // of 64 columns, 128 bytes: a swizzl
 constexpr int KEY_BOX = 64 * 128;          // bytes
 constexpr int BOX = BR * 128;              // bytes, of Q or dO; also of 64 keys in dS
 constexpr int STAGES = 2;                  // tiles of Q, dO and dS in use or on their way
+constexpr bool DV_FIRST = D == 128;        // start P^T dO before dP is there: faster with large D
 constexpr int PART = BR * BOXES / GROUPS;  // queries of which a warpgroup has 64 columns of dq
 
 using KeyRing = Ring<GROUPS, BOXES * KEY_BOX>;  // 64 keys a step
@@ -112,39 +113,40 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
     }
     __syncthreads();  // barrier: a thread would use an mbarrier that is not there yet
 
-    auto rounds = [&](auto role) { each_round<BC, BR, BLOCKS>(bh / sharing, n, m, causal, role); };
-    int step = 0;  // tiles of queries so far, over all rounds
+    auto each_key_tile = [&](auto role) {
+        each_tile<BC, BR, BLOCKS>(bh / sharing, n, m, causal, role);
+    };
+    int step = 0;  // tiles of queries so far, over all tiles of keys
     if (group == GROUPS) {
         give_registers<40>();
-        auto order_copies = [&](int round, const KeyWork& work) {
+        auto order_copies = [&](int number, const KeyWork& work) {
             for (int i = 0; i < GROUPS; ++i) {
                 const int key = work.tile * BC + 64 * i;
-                fill_tile<BOXES>(k_ring, round * GROUPS + i, k, key, work.head);
-                fill_tile<BOXES>(v_ring, round * GROUPS + i, v, key, work.head);
+                fill_tile<BOXES>(k_ring, number * GROUPS + i, k, key, work.head);
+                fill_tile<BOXES>(v_ring, number * GROUPS + i, v, key, work.head);
             }
-            each_step(work, sharing, [&](int head, int tile, int) {
+            each_step(work, sharing, [&](int head, int tile) {
                 fill_tile<BOXES>(q_ring, step, q, tile * BR, head);
                 fill_line(end_ring, step, row_ends + 2ll * BR * (head * tiles + tile));
                 fill_tile<BOXES>(dout_ring, step++, dout, tile * BR, head);
             });
         };
-        auto add_up_dq = [&](int round, const KeyWork& work) {
-            each_step(work, sharing, [&](int head, int tile, int i) {
-                const int seen = tiles_seen<BC, BR>(tile, n, m, causal);
-                const int earlier = earlier_tiles(work, i, seen, causal);
-                unsigned* turn = turns + (head * tiles + tile) * GROUPS + part;
+        auto add_up_dq = [&](int, const KeyWork& work) {
+            each_step(work, sharing, [&](int head, int tile) {
+                const Place place = place_of<BC, BR>(work, tile, n, m, causal);
                 if (lane == 0) sum_ring.wait_full(step);
-                if (DETERMINISTIC) wait_for_turn(turn, earlier);
+                unsigned* turn = turns + (head * tiles + tile) * GROUPS + part;
+                if (DETERMINISTIC) wait_for_turn(turn, place.earlier);
                 if (lane == 0) {
                     add_tile<2>(sum_ring, step++, dq_sum, tile * BR + part / BOXES * PART,
                                 part % BOXES * 64, head);
                     if (DETERMINISTIC) sums_done();
                 }
-                if (DETERMINISTIC) pass_turn(turn, earlier + 1 == seen);
+                if (DETERMINISTIC) pass_turn(turn, place.earlier + 1 == place.all);
             });
         };
-        if (threadIdx.x % 128 == 0) rounds(order_copies);
-        if (0 <= part && part < GROUPS) rounds(add_up_dq);
+        if (threadIdx.x % 128 == 0) each_key_tile(order_copies);
+        if (0 <= part && part < GROUPS) each_key_tile(add_up_dq);
         return;
     }
     take_registers<232>();
@@ -155,26 +157,20 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
     float dq[PART / 8][4];  // 64 columns, which are rows, of PART queries, from all keys of a tile
     const float factor = scale * LOG2E;
 
-    rounds([&](int round, const KeyWork& work) {
+    each_key_tile([&](int number, const KeyWork& work) {
         const int key0 = work.tile * BC + 64 * group;  // of this warpgroup
-        const int key_step = round * GROUPS + group;
+        const int key_step = number * GROUPS + group;
         const unsigned k_mine = k_ring.tile(key_step), v_mine = v_ring.tile(key_step);
-        int row0 = work.query_tile(0) * BR;  // of this step's queries
-        auto start_s = [&] {
-            q_ring.wait_full(step);
-            start_scores<BOXES, KEY_BOX, BOX>(s, k_mine, q_ring.tile(step));
-        };
-        auto leave_dq = [&] {  // of the step before
-            sum_ring.wait_free(step - 1);
-            store_columns(sum_ring.tile(step - 1), 16 * warp, dq);
-            part_written(sum_ring, step - 1);
-        };
-        for (int i = 0; i < GROUPS; ++i) k_ring.wait_full(round * GROUPS + i);
+        for (int i = 0; i < GROUPS; ++i) k_ring.wait_full(number * GROUPS + i);
         v_ring.wait_full(key_step);
-        start_s();
-        for (const int begin = step, end = step + sharing * work.count;;) {
+        int i = 0;  // of the work.count tiles of queries
+        for (const int begin = step, end = step + sharing * work.count; step < end; ++step) {
+            const int row0 = work.query_tile(i) * BR;
+            i = i + 1 < work.count ? i + 1 : 0;
             const float* ends = reinterpret_cast<const float*>(  // of this lane's queries
                 memory + (end_ring.tile(step) - barriers)) + lane % 4 * 2;
+            q_ring.wait_full(step);
+            start_scores<BOXES, KEY_BOX, BOX>(s, k_mine, q_ring.tile(step));
             dout_ring.wait_full(step);
             start_scores<BOXES, KEY_BOX, BOX>(ds, v_mine, dout_ring.tile(step));
             products_done<1>();
@@ -183,10 +179,14 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
             if (key0 + 64 > m || (causal && key0 + 63 + n - m > row0)) {
                 hide_queries(s, key0 + 16 * warp + lane / 4, row0 + lane % 4 * 2, n, m, causal);
             }
-            products_done<0>();
+            auto start_dv = [&] {
+                pack(p_pairs, s);
+                start_sum<BOX>(dv_sum, p_pairs, dout_ring.tile(step), step > begin);
+            };
+            if (DV_FIRST) start_dv();
+            products_done<DV_FIRST>();
             gradient_of_scores(ds, s, ends + BR);
-            pack(p_pairs, s);
-            start_sum<BOX>(dv_sum, p_pairs, dout_ring.tile(step), step > begin);
+            if (!DV_FIRST) start_dv();
             pack(ds_pairs, ds);
             store_turned(ds_ring.tile(step) + group * BOX, 16 * warp, ds_pairs);
             part_written(ds_ring, step);
@@ -197,14 +197,11 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
                 ds_ring.tile(step) + group / BOXES * PART * 128);
             products_done<1>();
             if (lane == 0) q_ring.release(step), dout_ring.release(step), end_ring.release(step);
-            ++step;
             products_done<0>();
-            if (step == end) break;
-            row0 = row0 + BR < n ? row0 + BR : work.first * BR;
-            start_s();  // of the next step, while dq leaves
-            leave_dq();
+            sum_ring.wait_free(step);
+            store_columns(sum_ring.tile(step), 16 * warp, dq);
+            part_written(sum_ring, step);
         }
-        leave_dq();
         const float one[2] = {1.0f, 1.0f}, both[2] = {scale, scale};
         store_rows(v_mine, 16 * warp, dv_sum, one);  // V is read no more: from there dv leaves
         end_turn<GROUPS>(group);

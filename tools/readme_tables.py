@@ -32,7 +32,8 @@ from attn_course.measure.records import (
     no_record,
     read_record,
 )
-from attn_devtools.bench import LAYER_SUITES, SUITES
+from attn_devtools.bench import BACKWARD_SUITES, LAYER_SUITES, SUITES
+from attn_devtools.bench.backward import GRADIENTS
 from attn_devtools.bench.peers import kinds_of, listed
 from attn_devtools.book import ATTENTION
 from attn_devtools.questions import question_of
@@ -50,6 +51,7 @@ OURS = {suite: AUTO for suite in ATTENTION} | {
     "gelu": "bias_gelu",
     "mlp": "mlp_fp32",
     "block": "block_fp32",
+    "backward": "backward_wgmma",
 }
 ENGINE_RECORDS = ROOT / "kernelscope" / "results"  # those that know no kernel of the course
 NUMBA_RECORD = ENGINE_RECORDS / "cpu" / "numba_simulator.json"
@@ -207,6 +209,40 @@ def bench() -> str:
             )
         )
     return "\n\n".join(parts)
+
+
+def backward() -> str:
+    """Our methods of the backward pass against the best peer, every row of their suites."""
+    parts = []
+    for suite in BACKWARD_SUITES:
+        path = GPU_RECORDS / f"bench_{suite}.json"
+        if not path.is_file():
+            parts.append(f"`{suite}`: {SUITES[suite].about}; {no_record(suite)}.")
+            continue
+        record = read_record(path)
+        heads = f"B, H, L, D|method|us|TFLOP/s|{'|'.join(GRADIENTS)}|best peer|us|its time / ours"
+        parts += [suite_line(suite, record), _table(heads, backward_rows(record))]
+    return "\n\n".join(parts)
+
+
+def _table(heads: str, rows: Iterable[str]) -> str:
+    """A table with two columns of words and else numbers."""
+    words = [":--" if at < 2 or "peer" in one else "--:" for at, one in enumerate(heads.split("|"))]
+    return "\n".join([f"| {heads.replace('|', ' | ')} |", f"|{'|'.join(words)}|", *rows])
+
+
+def backward_rows(record: dict) -> Iterable[str]:
+    """The lines of a record's table."""
+    for row in record["rows"]:
+        best = row["best_peer"]
+        for name, ratio in row["ratios"].items():
+            mine = row["timings"][name]
+            errors = " | ".join(f"{mine['errors'][gradient]:.1e}" for gradient in GRADIENTS)
+            yield (
+                f"| {row['label']} | `{name}` | {mine['median_us']:,.1f} | {mine['tflops']:.0f} "
+                f"| {errors} | {best.removeprefix('torch_')} "
+                f"| {row['timings'][best]['median_us']:,.1f} | {ratio['value']:.2f} |"
+            )
 
 
 def suite_line(suite: str, record: dict) -> str:
@@ -435,6 +471,7 @@ TABLES = {  # page -> what stands on it
     "docs/layers.md": {"layers": layers},
     "docs/results.md": {
         "bench": bench,
+        "backward": backward,
         "gpus": other_gpus,
         "methods": methods,
         "checked": checked,

@@ -84,9 +84,9 @@ class Launches:
         self.calls.append((call.method, call.run))
         return call.arrays.get("lse")
 
-    def attention_backward(self, q, k, v, out, lse, dout, *, causal=False) -> tuple:
-        """Append a call of attention_backward(); return its dq, dk and dv."""
-        given = (q, k, v, out, lse, dout, AUTO, causal, None, self.backend)
+    def attention_backward(self, q, k, v, out, lse, dout, *, causal=False, bias=None) -> tuple:
+        """Append a call of attention_backward(); return dq, dk, dv and, with a bias, dbias."""
+        given = (q, k, v, out, lse, dout, AUTO, causal, None, self.backend, bias, bias is not None)
         call = BackwardRequest(*given).call()
         self.calls.append((call.method, call.run))
         return gradients(call.arrays)

@@ -70,6 +70,18 @@ def relative_bias(table: np.ndarray, side: int) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(table[dy * (2 * side - 1) + dx], 2, 0))
 
 
+@takes_foreign
+def table_gradient(dscores, side: int, backend: str):
+    """Return the gradient of relative_bias()'s table from that of scores, (.., heads, n, n)."""
+    xp = array_module(backend)
+    distances = np.indices((2 * side - 1,) * 2).reshape(2, -1, 1) + 1 - side
+    row, column = np.indices((side, side)).reshape(2, 1, -1) - distances  # key of each query
+    inside = (np.minimum(row, column) >= 0) & (np.maximum(row, column) < side)
+    keys = xp.asarray(np.where(inside, row * side + column, 0))  # (distances, n)
+    sums = dscores.sum(axis=0)[:, xp.arange(side * side), keys]
+    return (sums * xp.asarray(inside)).sum(axis=2).T
+
+
 def _check_table(table: np.ndarray, side: int, heads: int | str) -> None:
     """Refuse a table of biases of a wrong shape; a word for `heads` stands for any number."""
     distances = (2 * side - 1) ** 2
@@ -148,6 +160,32 @@ class SwinStage:
     def plan(self, x) -> LayerPlan:
         """Prepare the stage on x: fill x in place, then ``plan()`` returns ``plan.out``."""
         return LayerPlan(*self._launches(x))
+
+    @takes_foreign
+    def forward(self, x):
+        """Return the stage of x, as a call does, and what backward() needs; x must not change."""
+        self._launches(x)  # checks
+        kept, rows = [], (-1, self.blocks[0].width)
+        for number, block in enumerate(self.blocks):
+            launches = Launches(self.backend)  # with buffers of its own
+            out, grouping = launches.xp.empty_like(x), self._grouping(number, *x.shape[:3])
+            saved = block.append(launches, x.reshape(rows), out.reshape(rows), grouping, True)
+            launches.run()
+            kept.append(saved._replace(x=x))
+            x = out
+        return x, tuple(kept)
+
+    def backward(self, saved, dout):
+        """Return dx, and a dict of the weights' gradients for each block; see TransformerBlock."""
+        found = []
+        for number, kept in reversed([*enumerate(saved)]):
+            block, grouping = self.blocks[number], self._grouping(number, *kept[0].shape[:3])
+            dout, *arrays = block._backward(dout, *kept, grouping)
+            found.insert(0, dict(zip(block.names, arrays, strict=False)))
+            if self.tables[number] is not None:
+                dscores = arrays[-1].reshape(-1, self.heads, grouping.n, grouping.n)
+                found[0][BIAS_TABLE] = table_gradient(dscores, self.side, self.backend)
+        return dout, found
 
     def _launches(self, x):
         launches, width = Launches(self.backend), self.blocks[0].width

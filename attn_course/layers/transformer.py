@@ -165,18 +165,19 @@ class TransformerBlock:
         return dx, dict(zip(self.names, arrays, strict=True))
 
     @takes_foreign
-    def _backward(self, dout, x, total, q, k, v, out, lse, hidden):
+    def _backward(self, dout, x, total, q, k, v, out, lse, hidden, grouping=None):
+        """Return dx, the gradients of the weights and, with a bias of the scores, theirs."""
         launches, saved = Launches(self.backend), Saved(x, total, q, k, v, out, lse, hidden)
         check_like("dout", dout, saved.x, launches.xp)
-        dx = launches.xp.empty_like(dout)
-        found = self._append_backward(launches, saved, dout.reshape(-1, self.width), dx)
+        dx, grouping = launches.xp.empty_like(dout), grouping or Grouping(*q.shape[:3])
+        found = self._append_backward(launches, saved, dout.reshape(-1, self.width), dx, grouping)
         launches.run()
-        return (dx, *(found[name] for name in self.names))
+        return (dx, *(found[name] for name in self.names), *found["scores"])
 
-    def _append_backward(self, launches: Launches, saved: Saved, dout, dx) -> dict:
+    def _append_backward(self, launches: Launches, saved: Saved, dout, dx, grouping) -> dict:
         """Append the gradients to launches; return those of the weights by name.
 
-        dout: (rows, E).
+        dout: (rows, E).  "scores" has those of the scores, if they have a bias.
         """
         shape, empty = dout.shape, launches.xp.empty
         x, dx = saved.x.reshape(shape), dx.reshape(shape)
@@ -194,7 +195,8 @@ class TransformerBlock:
         add_mlp_backward(launches, normed, *given, gradients, self.approximate)
         given = (self._norm(2), dnormed, dtotal, norms[1], dout)
         add_layer_norm_backward(launches, saved.total, *given)
-        dqkv = self._append_attention_backward(launches, saved, weights["o"], dtotal, found)
+        given = (weights["o"], dtotal, found, grouping)
+        dqkv = self._append_attention_backward(launches, saved, *given)
         add_layer_norm(launches, x, normed, self._norm(1))
         given = (normed, weights["qkv"], dqkv, dnormed)
         add_linear_backward(launches, *given, found["w_qkv"], found["b_qkv"])
@@ -207,10 +209,11 @@ class TransformerBlock:
             found |= {f"{kind}_{name}": one for name, one in zip("qkv", columns, strict=True)}
         return found
 
-    def _append_attention_backward(self, launches: Launches, saved: Saved, w_o, dout, found):
+    def _append_attention_backward(self, launches: Launches, saved: Saved, w_o, dout, found, group):
         """Append the gradients of w_o, b_o and attention(); return that of q, k, v, (rows, 3E)."""
-        extents, (_, heads, n, d) = Rows(*dout.shape), saved.q.shape
-        numbers, none = {"n": n, "heads": heads, "d": d}, dict.fromkeys(("k", "v", "token"))
+        extents, (*_, n, d) = Rows(*dout.shape), saved.q.shape
+        numbers = {"n": n, "heads": self.heads, "d": d}
+        none = {"k": None, "v": None, "token": group.token}
         mixed, dmixed = (launches.buffer(name, *dout.shape) for name in ("mixed", "dmixed"))
         launches.kernel(MERGE_HEADS, extents, {**none, "q": saved.out, "out": mixed}, numbers)
         add_linear_backward(launches, mixed, w_o, dout, dmixed, found["w_o"], found["b_o"])
@@ -218,9 +221,10 @@ class TransformerBlock:
         arrays = {**none, "bias": None, "qkv": dmixed, "q": dheads}
         launches.kernel(SPLIT_HEADS, extents, arrays, numbers)
         attended = (saved.q, saved.k, saved.v, saved.out, saved.lse)
-        dq, dk, dv = launches.attention_backward(*attended, dheads, causal=self.causal)
+        how = {"causal": self.causal, "bias": group.bias}
+        dq, dk, dv, *found["scores"] = launches.attention_backward(*attended, dheads, **how)
         dqkv = launches.buffer("dqkv", extents.rows, 3 * extents.width)
-        arrays = {"q": dq, "k": dk, "v": dv, "token": None, "out": dqkv}
+        arrays = {"q": dq, "k": dk, "v": dv, "token": group.token, "out": dqkv}
         launches.kernel(MERGE_HEADS, extents, arrays, numbers)
         return dqkv
 

@@ -244,6 +244,8 @@ class TorchCall:
             not take the inputs, or does not compile.
     """
 
+    stream = None  # of the capture, where it must be a certain one
+
     def __init__(
         self, call: Callable, relative: float = TOLERANCES["float32"], mode: str | None = None
     ):
@@ -281,12 +283,12 @@ class TorchCall:
         """Capture `calls` calls into a CUDA graph that replays on CuPy's current stream."""
         torch = torch_module()
         graph = torch.cuda.CUDAGraph()
-        side = torch.cuda.Stream()
+        side = self.stream or torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):  # libraries set themselves up here, outside the capture
                 self._call_and_wait()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=self.stream):
             for _ in range(calls):
                 self._graph_output = self.call()
 

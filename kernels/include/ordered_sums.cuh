@@ -60,8 +60,10 @@ __device__ __forceinline__ void wait_for_turn(const unsigned* turns, unsigned tu
 __device__ __forceinline__ void pass_turn(unsigned* turns, bool last)
 {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-        __threadfence();  // what the warp added comes before it
-        atomicInc(turns, last ? 0 : ~0u);
+    if (threadIdx.x % 32) return;
+    if (last) {
+        *(volatile unsigned*)turns = 0;
+    } else {  // release: what the warp added comes before it
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(turns) : "memory");
     }
 }

@@ -3,53 +3,30 @@
 import re
 import shutil
 import subprocess
+from functools import partial
 from importlib import metadata
 
-import ml_dtypes
+import gradient_runs
 import numpy as np
 import pytest
+from gradient_runs import A100, BFLOAT16, H200, HALF, inputs
 from kernelscope import Counters, RawModule, Sanitizer, observe
-from kernelscope.backend import asnumpy
 from kernelscope.compile import with_headers
 
 from attn_course.backward import METHODS, choose_backward
-from attn_course.backward.verify import backward_call, backward_inputs
+from attn_course.backward.verify import backward_call
 from attn_course.backward.wgmma import (
     WGMMA_STEPS,
     backward_wgmma_bytes,
     backward_wgmma_config,
     suits_backward_wgmma,
 )
-from attn_course.ladder import Device, Problem
+from attn_course.ladder import Problem
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.methods import UnsupportedOption
-from attn_course.reference.inputs import seeded_qkv
-from attn_devtools.agreement import assert_agrees
 from attn_devtools.shares import crossed, in_turns
 
-HALF, BFLOAT16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
-RELATIVE = {BFLOAT16: 4e-3, HALF: 5e-4}  # weights, ds and the gradient are rounded once each
-H200 = Device("NVIDIA H200", (9, 0), 132, 227 * 1024)
-A100 = Device("A100", (8, 0), 108, 163 * 1024)
-
-
-def inputs(dtype=BFLOAT16, shape=(1, 2, 70, 64), m=None, kv_heads=None, factor=1.0, **how):
-    """What attention_backward() reads, on the host, rounded to the dtype."""
-    q, k, v = seeded_qkv(shape, m, kv_heads=kv_heads)
-    given = [one.astype(dtype) for one in (factor * q, k, v)]
-    return backward_inputs(*given, **how)
-
-
-def run(arrays, **how):
-    """Run the method on inputs, judge each gradient, and return them on the host."""
-    call, oracle = backward_call("backward_wgmma", arrays, **how)
-    call.run()
-    for name, array in oracle.written.items():
-        limit = RELATIVE[arrays["q"].dtype]
-        # An element may be a difference of larger ones, in rows that see few keys above all.
-        assert_agrees(array, oracle.expected[name], name=name, relative=limit, absolute=5 * limit)
-    assert not asnumpy(call.arrays["turns"]).any()
-    return {name: asnumpy(array) for name, array in oracle.written.items()}
+run = partial(gradient_runs.run, "backward_wgmma")
 
 
 @pytest.mark.system
@@ -68,18 +45,30 @@ def test_gradients(dtype, shape, m, kv_heads, how):
     run(inputs(dtype, shape, m, kv_heads, **how), **how)
 
 
-# (n, m, causal): neighbours differ in both, so that each number of blocks meets all four values.
-TURNS = [(70, 400, False), (300, 130, True), (70, 400, True), (300, 130, False)]
+# (n, m, d, causal): more queries than keys, odd numbers of tiles, and more keys, of which three
+# blocks take a head in two rounds; and for them two tiles of queries to one of keys.
+TURNS = [
+    (300, 130, 64, False),
+    (330, 330, 64, True),
+    (70, 400, 64, False),
+    (300, 130, 64, True),
+    (330, 330, 64, False),
+    (70, 400, 64, True),
+]
+WIDE = [(3, (200, 330, 128, causal)) for causal in in_turns([False, True], 2)]
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("blocks", "case"), crossed([1, 3, 108], TURNS, each=2), ids=str)
-def test_blocks_take_turns(blocks, case):
-    """Tiles of a head in one round and in two, more and fewer of keys than of queries."""
-    n, m, causal = case
-    arrays = inputs(shape=(1, 4, n, 64), m=m, kv_heads=2, causal=causal)
+@pytest.mark.parametrize(("blocks", "case"), crossed([1, 3, 108], TURNS, each=2) + WIDE, ids=str)
+def test_blocks_take_turns(blocks, case, monkeypatch):
+    """Tiles of a head in one round and in two, more and fewer of keys than of queries, and odd."""
+    n, m, d, causal = case
+    arrays = inputs(shape=(1, 4, n, d), m=m, kv_heads=2, causal=causal)
     how = {"causal": causal, "deterministic": True, "options": (f"-DBLOCKS={blocks}",)}
-    found = [run(arrays, **how) for _ in range(2)]
+    found = []
+    for order in ("", "7"):  # in which the simulator's warps run
+        monkeypatch.setenv("KERNELSCOPE_WARP_ORDER", order)
+        found.append(run(arrays, **how))
     for name in ("dq", "dk", "dv"):
         np.testing.assert_array_equal(*(one[name].view(np.uint16) for one in found))
 
@@ -92,14 +81,7 @@ def test_rows_that_see_no_key_have_zero_gradients():
 
 @pytest.mark.system
 def test_scores_far_below_zero_beside_keys_that_are_not_there():
-    """Past the last key K is zeros, and exp(0 - lse) would overflow: inf * 0 in dq."""
-    arrays = inputs(shape=(1, 1, 20, 16), m=20)
-    q, k = np.full_like(arrays["q"], 8.0), np.full_like(arrays["k"], -8.0)
-    k += np.random.default_rng(1).normal(0.0, 0.1, k.shape).astype(k.dtype)
-    call, oracle = backward_call("backward_wgmma", backward_inputs(q, k, arrays["v"]))
-    call.run()
-    assert all(np.isfinite(asnumpy(call.arrays[name]).astype(float)).all() for name in ("dq", "dk"))
-    assert_agrees(call.arrays["dv"], oracle.expected["dv"], name="dv", relative=4e-3)
+    gradient_runs.scores_far_below_zero("backward_wgmma")
 
 
 # -- on the simulator ------------------------------------------------------------------------------

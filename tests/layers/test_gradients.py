@@ -9,6 +9,7 @@ from kernelscope.events import observe
 from kernelscope.watch import Sanitizer
 
 from attn_course import (
+    SwinStage,
     TransformerBlock,
     bias_gelu,
     bias_gelu_backward,
@@ -24,8 +25,10 @@ from attn_course.layers.gradients import (
     add_layer_norm_backward,
 )
 from attn_course.layers.launches import Launches
+from attn_course.layers.swin import relative_bias, shift_mask
 from attn_course.reference.comparison import poisoned
 from attn_devtools.agreement import assert_agrees
+from attn_devtools.bench import torch_layers
 from attn_devtools.bench.layers import LayerRow, seeded_rows, seeded_weights
 from attn_devtools.bench.torch_layers import torch_state
 
@@ -303,6 +306,71 @@ def test_block_by_differences(options):
     for name, one in (found | {"x": dx}).items():
         # b_k adds the same to all scores of a row: its gradient is 0.
         assert_agrees(one, expected[name], relative=BLOCK, absolute=1e-6 * scale, name=name)
+
+
+def swin_loss(dout, side, shifts):
+    """The function of x and of the weights, "number name", that backward() is the gradient of."""
+
+    def loss(arrays):
+        x = arrays["x"]
+        for number, shift in enumerate(shifts):
+            own = {n.split()[1]: a for n, a in arrays.items() if n.startswith(f"{number} ")}
+            x = reference.swin_block(x, own, heads=2, side=side, shift=shift)
+        return float((dout * x).sum())
+
+    return loss
+
+
+@pytest.mark.parametrize("table", [True, False])
+def test_swin_stage_by_differences(table):
+    """Two images of 4 x 2 windows of 2; the second block is shifted by 1."""
+    row = LayerRow((2, 8, 4, 4), 3, 2, side=2, blocks=2)
+    (x,), weights = seeded_rows(row.shape, seed=3), [seeded_weights(row, s) for s in (1, 2)]
+    if not table:
+        weights[0].pop("bias_table")
+        weights[1].pop("bias_table")
+    dout = normal(*row.shape, seed=6)
+    stage = SwinStage(weights, row.heads, row.side)
+    out, saved = stage.forward(xp.asarray(x))
+    np.testing.assert_array_equal(asnumpy(out), asnumpy(stage(xp.asarray(x))))
+    dx, found = stage.backward(saved, xp.asarray(dout))
+    assert [set(one) for one in found] == [set(one) for one in weights]
+    inputs = {f"{i} {n}": np.float64(a) for i, one in enumerate(weights) for n, a in one.items()}
+    expected = differences(swin_loss(dout, 2, (0, 1)), {"x": np.float64(x), **inputs})
+    scale = max(np.abs(one).max() for one in expected.values())
+    given = {f"{i} {n}": a for i, one in enumerate(found) for n, a in one.items()} | {"x": dx}
+    for name, one in given.items():
+        assert_agrees(one, expected[name], relative=BLOCK, absolute=1e-6 * scale, name=name)
+
+
+def test_swin_stage_by_autograd(no_gpu, monkeypatch):
+    """Against PyTorch's own operations on the same stage, in float64."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch_layers, "torch_module", lambda: torch)
+    row = LayerRow((2, 8, 12, 12), 20, 3, side=4, blocks=2)
+    (x,), weights = seeded_rows(row.shape), [seeded_weights(row, seed) for seed in (4, 5)]
+    dout, stage = normal(*row.shape, seed=7), SwinStage(weights, row.heads, row.side)
+    _, saved = stage.forward(x)
+    dx, found = stage.backward(saved, dout)
+
+    def leaf(array):
+        return torch.tensor(np.float64(array), requires_grad=True)
+
+    image, tables = leaf(x), [leaf(one["bias_table"]) for one in weights]
+    states = [{key: leaf(array) for key, array in torch_state(one).items()} for one in weights]
+    distances = torch.tensor(relative_bias(np.arange(49)[:, None], 4)[0])
+    masks = []
+    for table, shift in zip(tables, (0, 2), strict=True):
+        hidden = torch.tensor(np.float64(shift_mask(8, 12, 4, shift)))[:, None]
+        masks.append((table[distances].permute(2, 0, 1) + hidden).repeat(2, 1, 1, 1))
+    out = torch_layers.swin_stage(states, masks, row.heads, row.side, image)
+    (out * torch.tensor(np.float64(dout))).sum().backward()
+    pairs = [(dx, image)]
+    for own, state, table in zip(found, states, tables, strict=True):
+        pairs.append((own["bias_table"], table))
+        pairs += [(array, state[key]) for key, array in torch_state(own).items()]
+    for one, tensor in pairs:
+        assert_agrees(one, tensor.grad.numpy(), relative=BLOCK, absolute=1e-6)
 
 
 def test_block_with_weights_left_out():

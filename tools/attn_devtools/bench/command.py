@@ -22,8 +22,9 @@ from attn_course.measure.hardware.devices import peak_of
 from attn_course.measure.records import caption, records, write_record
 from attn_course.measure.roofline import attention_work
 
-from . import LAYER_SUITES, SUITES, Suite, problems, simulator_speed
+from . import BACKWARD_SUITES, LAYER_SUITES, SUITES, Suite, problems, simulator_speed
 from .attention import AUTO_MARGIN
+from .backward import GRADIENTS
 from .compile_first import compile_first
 from .peers import ATTENTION, kinds_of
 
@@ -32,6 +33,7 @@ ALL = "all"
 REPEATS = 5  # of the simulator's cases
 ITERATIONS, WARMUP = 60, 10
 LAYER_HEADS = "input|layer|us|20 to 80 %|GB/s|TFLOP/s|error|best peer's time / its|95 %".split("|")
+BACKWARD_HEADS = f"B,H,L,D|method|us|20 to 80 %|TFLOP/s|{'|'.join(GRADIENTS)}|peer / its|95 %"
 RATIOS = "above 1 ours is faster; 95 %: interval of the ratio, from resampled turns"
 STANDING_LEGEND = (
     "auto is: the method that auto takes; 20 to 80 %: percentiles of the turns; of floor: its time "
@@ -160,7 +162,9 @@ def report(record: dict) -> str:
     """One record for people: where it is from, its tables, and who stayed out."""
     torch = f", PyTorch {record['torch']}" if record["torch"] else ""
     heading = f"{record['suite']}: {record['about']}\n{caption(record)}{torch}{clock_text(record)}"
-    tables = layer_tables if record["suite"] in LAYER_SUITES else attention_tables
+    tables = attention_tables
+    if record["suite"] in (*LAYER_SUITES, *BACKWARD_SUITES):
+        tables = layer_tables if record["suite"] in LAYER_SUITES else backward_tables
     return "\n\n".join([heading, *tables(record), *filter(None, ["\n".join(absent(record))])])
 
 
@@ -199,6 +203,27 @@ def layer_tables(record: dict) -> list[str]:
     ]
     legend = f"{LAYERS_LEGEND}; peers: {kinds_of(record)}"
     return [table(LAYER_HEADS, rows, right=range(2, 8)) + "\n" + legend]
+
+
+def backward_tables(record: dict) -> list[str]:
+    """All times and rates, the error of each gradient, ours against the best peer."""
+    rows = [
+        [
+            row["label"],
+            name,
+            *time_cells(one),
+            f"{one['tflops']:.1f}",
+            *(f"{one['errors'][gradient]:.1e}" for gradient in GRADIENTS),
+            *ratio_cells(row["ratios"].get(name)),
+        ]
+        for row in record["rows"]
+        for name, one in row["timings"].items()
+    ]
+    legend = (
+        "the backward pass alone; dq, dk, dv: the relative error of each to float64; peer / its: "
+        f"the best peer's time over its own, {RATIOS}; peers: {kinds_of(record)}"
+    )
+    return [table(BACKWARD_HEADS.split("|"), rows, right=range(2, 9)) + "\n" + legend]
 
 
 def time_cells(one: dict) -> list[str]:

@@ -66,6 +66,8 @@ ATTENTION = {
     "torch_flex": Peer(_FLEX, MODE, flex),
     "torch_flex_autotune": Peer(_FLEX, AUTOTUNE, flex),
 }
+# The gradients of each, by autograd.
+BACKWARD = {f"{name}_backward": peer for name, peer in ATTENTION.items()}
 # Layer norm, bias and GELU, the MLP, the Swin stage.
 LAYER = {
     "torch": Peer(_EAGER),
@@ -79,7 +81,7 @@ BLOCK = {
     f"{FUSED}_compile": Peer(_COMPILE, MODE),
     f"{FUSED}_autotune": Peer(_COMPILE, AUTOTUNE),
 }
-PEERS = ATTENTION | LAYER | BLOCK
+PEERS = ATTENTION | BACKWARD | LAYER | BLOCK
 
 
 def attention_peer(name: str, *inputs, causal: bool = False) -> Baseline:
@@ -122,7 +124,7 @@ def kinds_of(record: dict) -> str:
     """
     timed = {name for row in record["rows"] for name in row["timings"]}
     there = {PEERS[name].kind for name in timed if name in PEERS}
-    tables = [table for table in (ATTENTION, LAYER, BLOCK) if timed & table.keys()]
+    tables = [table for table in (ATTENTION, BACKWARD, LAYER, BLOCK) if timed & table.keys()]
     wanted = {peer.kind for table in tables for peer in table.values()}
     missing = listed(kind for kind in KINDS if kind in wanted - there)
     return listed(kind for kind in KINDS if kind in there) + (

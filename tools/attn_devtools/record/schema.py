@@ -51,6 +51,10 @@ class RatedTiming(CheckedTiming):
     tflops: NotNegative
 
 
+class GradientTiming(RatedTiming):
+    errors: dict[str, NotNegative]  # of each gradient, relative to float64
+
+
 class LaunchTiming(CheckedTiming):
     """A timing of one kernel, with what its launch occupies of the GPU."""
 
@@ -101,6 +105,17 @@ class SuiteRowFields(ContestFields):
     kernels: NotRequired[dict[str, list[TimingFields]]]
 
 
+class BackwardRowFields(ContestFields):
+    label: str
+    shape: Shape
+    causal: bool
+    dtype: str
+    timings: dict[str, GradientTiming]
+    best_peer: str | None
+    best_method: str | None
+    ratios: dict[str, Ratio]  # ours -> against the best peer
+
+
 class LayerRowFields(ContestFields):
     label: str
     shape: Annotated[list[Count], Meta(min_length=2)]
@@ -143,6 +158,10 @@ class SuiteStamp(RecordStamp):
 
 class SuiteRecord(SuiteStamp):
     rows: Some[SuiteRowFields]
+
+
+class BackwardRecord(SuiteStamp):
+    rows: Some[BackwardRowFields]
 
 
 class LayersRecord(SuiteStamp):
@@ -418,6 +437,7 @@ SCHEMAS: dict[str, type] = {
     "bench_hopper_bf16": SuiteRecord,
     "bench_decode": SuiteRecord,
     "bench_ladder": SuiteRecord,
+    "bench_backward": BackwardRecord,
     "bench_layernorm": LayersRecord,
     "bench_gelu": LayersRecord,
     "bench_mlp": LayersRecord,
