@@ -1,8 +1,11 @@
 """Threads that wait for each other without a block barrier: who goes on, and what is a hang."""
 
+import types
+
 import numpy as np
 import pytest
 from kernelscope.machine import Hang, launch
+from kernelscope.machine.scheduler import Scheduler
 from machine_harness import listen, run, zeros
 
 CODE = r"""
@@ -274,3 +277,36 @@ def test_a_wait_for_a_flag_gives_up_by_the_clock(some_patience, build):
 def test_a_loop_that_adds_no_time_hangs(some_patience, build):
     with pytest.raises(Hang, match="adds_nothing hangs at"):
         run(CODE, "adds_nothing", 1, 8, np.int64(10), np.zeros(8, np.int64), build=build)
+
+
+# -- when a chunk only repeats itself --------------------------------------------------------------
+def test_a_state_repeats_only_when_every_group_has_had_its_turn():
+    """A state seen twice is no hang while a group may be woken, or while another one is next."""
+    polls, waits = (1,), (2,)
+    scheduler = object.__new__(Scheduler)
+    for name, value in {
+        "blocks": {
+            polls: types.SimpleNamespace(live_in=0),
+            waits: types.SimpleNamespace(live_in=0),
+        },
+        "lanes": types.SimpleNamespace(home=[], local_changes=0),
+        "memory": types.SimpleNamespace(local=types.SimpleNamespace(bytes=None)),
+        "globals": types.SimpleNamespace(version=7),
+        "ready": {polls: np.arange(4)},
+        "aside": {waits: np.arange(4, 6)},
+        "queue": [],
+        "snapshot": None,
+        "snapshot_left": 1,
+        "turns": 0,
+        "suspended": polls,
+    }.items():
+        setattr(scheduler, name, value)
+    scheduler.spinning = [(waits, np.arange(6, 8), 6)]  # set aside before the last write
+    assert [scheduler.repeats() for _ in range(9)] == [False] * 9
+    scheduler.spinning = [(waits, np.arange(6, 8), 7)]
+    assert not scheduler.repeats()  # seen for the first time
+    scheduler.suspended = ()
+    assert not scheduler.repeats()
+    for _ in range(9):
+        scheduler.repeats()
+    assert scheduler.repeats()

@@ -32,16 +32,22 @@ _QUIET = 3  # after 2**_QUIET turns without a write, local memory is compared as
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """The state of a chunk: version of memory, groups, registers that they need, local memory."""
+    """The state of a chunk: version of memory, whose turn it is, groups, registers that they need,
+    local memory."""
 
     version: int
+    suspended: Key
     groups: list[dict]
     home: list
     local_changes: int
     local: np.ndarray | None  # None where it is not kept
 
-    def holds(self, groups: list[dict], home: list, local_changes: int, local: np.ndarray) -> bool:
+    def holds(
+        self, suspended: Key, groups: list[dict], home: list, local_changes: int, local: np.ndarray
+    ) -> bool:
         """Is this the state again?"""
+        if suspended != self.suspended:  # a group may not have had its turn since
+            return False
         if not _same_groups(self.groups, groups) or len(home) != len(self.home):
             return False
         if not all(map(_same, self.home, home)):
@@ -254,7 +260,12 @@ class Scheduler:
         self.ready = {}
 
     def repeats(self) -> bool:
-        """Is the whole chunk in a state in which it has been before? (Brent's cycle search.)"""
+        """Is the whole chunk in a state in which it has been before? (Brent's cycle search.)
+
+        Not while a group that has been set aside may find something changed.
+        """
+        if any(since != self.globals.version for _, _, since in self.spinning):
+            return False
         groups, live = [self.ready, self.aside, *self.queue], 0
         for key in set().union(*groups):
             live |= self.blocks[key].live_in
@@ -262,14 +273,15 @@ class Scheduler:
         version, changes = self.versions()
         if self.snapshot is None or self.snapshot.version != version:
             self.turns, self.snapshot_left = 0, 1  # something was written: look from here on
-        elif self.snapshot.holds(groups, home, changes, self.memory.local.bytes):
+        elif self.snapshot.holds(self.suspended, groups, home, changes, self.memory.local.bytes):
             return True
         self.snapshot_left -= 1
         if self.snapshot_left <= 0:
             self.turns += 1
             self.snapshot_left = 1 << min(self.turns, 16)
             local = self.memory.local.bytes.copy() if self.turns >= _QUIET else None
-            self.snapshot = _Snapshot(version, [dict(g) for g in groups], home, changes, local)
+            groups = [dict(g) for g in groups]
+            self.snapshot = _Snapshot(version, self.suspended, groups, home, changes, local)
         return False
 
 
