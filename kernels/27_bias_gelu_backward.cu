@@ -30,7 +30,7 @@ struct Gelu {
     float value, slope;
 };
 
-// Both are finite where x is infinite; NaN stays NaN.
+// Keeps the exponentials and the slope finite where x is infinite; NaN stays NaN.
 __device__ __forceinline__ float within_16(float x)
 {
     return fabsf(x) > 16.0f ? copysignf(16.0f, x) : x;

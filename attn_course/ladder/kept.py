@@ -7,6 +7,7 @@ kernel is seen after at most that time.
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from threading import Lock
 from time import monotonic
 
 from kernelscope import array_module
@@ -51,8 +52,10 @@ class CachedCall:
         now = monotonic()
         if self.call.backend == "gpu" and now - self.looked < LOOK_AGAIN_S:
             return True
+        if self.edited != self._edited():
+            return False
         self.looked = now
-        return self.edited == self._edited()
+        return True
 
     def on(self, arrays: dict[str, object]) -> Call:
         """Return the call on these arrays, or on their addresses on a GPU."""
@@ -63,6 +66,7 @@ class CachedCall:
 
 
 _cached: dict[tuple, CachedCall] = {}
+_lock = Lock()
 
 
 def kept_call(form: tuple) -> CachedCall | None:
@@ -72,6 +76,11 @@ def kept_call(form: tuple) -> CachedCall | None:
 
 def keep_call(form: tuple, call: CachedCall) -> None:
     """Keep a call for requests of a form."""
+    with _lock:
+        _keep(form, call)
+
+
+def _keep(form: tuple, call: CachedCall) -> None:
     while len(_cached) >= MOST_CACHED:
         _cached.pop(next(iter(_cached)), None)  # the oldest
     _cached[form] = call

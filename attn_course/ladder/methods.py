@@ -242,9 +242,9 @@ def attention(
         scale: defaults to 1/sqrt(d).
         backend: "gpu", "simulator" or None, as for RawModule.
         bias: float32, added to the scaled scores; (n, m), (H, n, m) or (B, H, n, m) where B and H
-            may be 1; -inf masks a key. A row that sees no key gives zeros. A row of nothing but
-            finite numbers below -2e38, such as float32's smallest, is outside the kernels' range:
-            use -inf.
+            may be 1; -inf masks a key. A row that sees no key gives zeros. In a row of nothing
+            but finite numbers below -2e38, such as float32's smallest, the log-sum-exp, and with it
+            the gradients, are not defined: use -inf.
         return_lse: also return the logarithm of each row's sum of exponentials, (B, H, n) float32,
             -inf for a row that sees no key.
         out: the array to write, like q; made here when None.

@@ -55,7 +55,7 @@ def _hold_a_row(problem: Rows, device: Device) -> dict[str, int]:
 def _hold_a_row_and_its_gradient(problem: Rows, device: Device) -> dict[str, int]:
     """Constants of kernel 26 for a width: 8 warps a block, and more only for a longer row."""
     quads = _quads(problem)
-    vectors = min(4, ceil_div(quads, 32))
+    vectors = min(QUADS, ceil_div(quads, 32))
     warps = min(32, ceil_div(quads, 32 * vectors))
     blocks = 2 * device.sm_count  # as many as there are registers for
     return {"WARPS": warps, "ROWS": max(1, 8 // warps), "VECTORS": vectors, "BLOCKS": blocks}

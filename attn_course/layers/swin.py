@@ -71,7 +71,7 @@ def relative_bias(table: np.ndarray, side: int) -> np.ndarray:
 
 
 @takes_foreign
-def table_gradient(dscores, side: int, backend: str):
+def table_gradient(dscores, side: int, *, backend: str):
     """Return the gradient of relative_bias()'s table from that of scores, (.., heads, n, n)."""
     xp = array_module(backend)
     distances = np.indices((2 * side - 1,) * 2).reshape(2, -1, 1) + 1 - side
@@ -184,7 +184,7 @@ class SwinStage:
             found.insert(0, dict(zip(block.names, arrays, strict=False)))
             if self.tables[number] is not None:
                 dscores = arrays[-1].reshape(-1, self.heads, grouping.n, grouping.n)
-                found[0][BIAS_TABLE] = table_gradient(dscores, self.side, self.backend)
+                found[0][BIAS_TABLE] = table_gradient(dscores, self.side, backend=self.backend)
         return dout, found
 
     def _launches(self, x):

@@ -138,7 +138,10 @@ class TransformerBlock:
         return LayerPlan(*self._launches(x)[:2])
 
     def forward(self, x):
-        """Return the block of x, as a call does, and a Saved for backward(); x must not change."""
+        """Return the block of x, as a call does, and a Saved for backward(); x must not change.
+
+        Raises UnsupportedOption where the block's method has no log-sum-exp.
+        """
         out, *kept = self._forward(x)
         return out, Saved(*kept)
 
@@ -152,7 +155,8 @@ class TransformerBlock:
         """Return the gradients of sum(dout * forward(x)), by attention_backward()'s "auto".
 
         Args:
-            saved: what forward() returned.  dout: (B, L, E) float32, the gradient of its output.
+            saved: what forward() of this block returned.  dout: (B, L, E) float32, the gradient of
+                its output.
 
         Returns:
             dx (B, L, E), and a dict with the gradient of each weight that the block was made of;

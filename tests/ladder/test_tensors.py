@@ -205,7 +205,7 @@ def tensors(gpu, monkeypatch):
     monkeypatch.setattr(Tensor, "__module__", "a_torch")
     monkeypatch.setattr(interop, "_of_tensor", lambda torch, tensor, on_gpu: tensor.array)
     monkeypatch.setattr(Tensor, "detach", lambda self: self)
-    monkeypatch.setattr(interop, "_external", Stream)
+    monkeypatch.setattr(interop, "stream_at", Stream)
     interop.tensor_library.cache_clear()
     kept._cached.clear()
     yield types.SimpleNamespace(

@@ -20,7 +20,7 @@ from kernelscope.timing import Time
 from attn_course.ladder import call
 from attn_course.ladder.methods import METHODS
 from attn_course.ladder.problem import Device, Problem
-from attn_course.ladder.steps import EXPERIMENTS, step
+from attn_course.ladder.steps import step
 from attn_course.layers import bias_gelu, layer_norm
 from attn_course.lessons.lesson07_pipelines import KERNELS
 from attn_course.measure.records import RESULTS_FOLDER
@@ -108,8 +108,6 @@ def cases() -> Iterator[RecordedLaunch]:
             )
     for row in stored("bench_ladder")["rows"]:
         yield from methods(row, row["timings"])
-    for row in stored("experiments")["rows"]:
-        yield from methods(row, row["candidates"])
     for row in stored("tiles")["rows"]:
         every = max(1, len(row["candidates"]) // TILES_OF_A_SHAPE)
         yield from methods(row, dict(list(row["candidates"].items())[1::every]))
@@ -119,7 +117,7 @@ def methods(row: dict, timings: dict) -> Iterator[RecordedLaunch]:
     """The methods of one row of a record that are kernels of the ladder."""
     for name, time in timings.items():
         method = name.split()[0]
-        steps = METHODS.get(method) or ((method,) if method in EXPERIMENTS else ())
+        steps = METHODS.get(method, ())
         options = tuple(o for o in time.get("options", ()) if "SPAN" not in o)
         if steps:
             keys = row.get("keys", 0)

@@ -72,5 +72,5 @@ def test_tensors_of_pytorch(twice):
 
 
 def test_a_stream_of_another_library_is_cupys_too():
-    stream = interop._external(77)  # no warning: ExternalStream is deprecated in CuPy 14.2
-    assert stream.ptr == 77 and interop._external(77) is stream
+    stream = interop.stream_at(77)  # no warning: ExternalStream is deprecated in CuPy 14.2
+    assert stream.ptr == 77 and interop.stream_at(77) is stream

@@ -84,6 +84,7 @@ class ContestFields(TypedDict):
     """Of those that were not timed, or whose output was wrong."""
 
     refused: Reasons
+    skipped: NotRequired[Reasons]
     wrong: Reasons
 
 
@@ -116,10 +117,17 @@ class BackwardRowFields(ContestFields):
     ratios: dict[str, Ratio]  # ours -> against the best peer
 
 
+class WorkFields(TypedDict):
+    """Operations of matrix products, bytes of inputs and output."""
+
+    operations: Natural
+    bytes: Natural
+
+
 class LayerRowFields(ContestFields):
     label: str
     shape: Annotated[list[Count], Meta(min_length=2)]
-    work: dict[str, Natural]  # "operations" of matrix products, "bytes" of inputs and output
+    work: WorkFields
     timings: dict[str, CheckedTiming]
     best_peer: str | None
     ratios: dict[str, Ratio]  # ours -> against the best baseline

@@ -137,7 +137,7 @@ def stream_of(values):
     for value in values:
         torch = tensor_library(type(value))
         if torch is not None and value.device.type == "cuda":
-            return _external(torch.cuda.current_stream(value.device.index).cuda_stream)
+            return stream_at(torch.cuda.current_stream(value.device.index).cuda_stream)
     return None
 
 
@@ -152,7 +152,8 @@ class _CudaStream:
 
 
 @lru_cache(maxsize=64)
-def _external(pointer: int):
+def stream_at(pointer: int):
+    """Return CuPy's object for a CUDA stream by its address."""
     from cupy import cuda
 
     if not hasattr(cuda.Stream, "from_external"):  # CuPy 14.0

@@ -11,7 +11,7 @@ from kernelscope.events import FaultEvent, active_observers
 
 from ..errors import Interrupted, LaunchError, SimulatorError, in_words
 from .arguments import bind
-from .interop import stream_of
+from .interop import stream_at, stream_of
 from .limits import (
     DEFAULT_SHARED_BYTES,
     Limits,
@@ -99,14 +99,16 @@ class Kernel(ModuleFacts):
         """Return a function that runs a launch again that a call has checked, without the checks.
 
         values: as :meth:`bind` returned them.  arrays: the places of those that change. The
-        function takes what these are in a run, of the same type, dtype and contiguity (on a GPU
-        addresses too), and a stream's address or None. On the simulator it is a call.
+        function takes what these are in a run, of the same type, dtype and contiguity, and a
+        stream's address or None. On the simulator it is a call. On a GPU it is for the current
+        device, and takes addresses too, unless a struct is large or a block waits for all others.
         """
+        fixed = [None if place in arrays else value for place, value in enumerate(values)]
 
-        def call(others: Sequence, stream=None) -> None:
+        def call(others: Sequence, stream: int | None = None) -> None:
             there = dict(zip(arrays, others, strict=True))
-            given = tuple(there.get(place, value) for place, value in enumerate(values))
-            self(grid, block, given, shared_mem=shared_mem)
+            given = tuple(there.get(place, value) for place, value in enumerate(fixed))
+            self(grid, block, given, shared_mem, stream and stream_at(stream))
 
         return call
 
@@ -369,8 +371,8 @@ class GpuKernel(Kernel):
         return getattr(self.raw, name)
 
     def repeat(self, grid, block, values: Sequence, shared_mem: int, arrays: Sequence[int]):
-        """Return a launch whose parameters lie ready in memory; see Kernel.repeat."""
-        if not can_repeat(self, values):
+        """Return a launch whose parameters stay in memory; see Kernel.repeat."""
+        if not can_repeat(self, values, arrays):
             return super().repeat(grid, block, values, shared_mem, arrays)
         return Repeat(self, grid, block, values, shared_mem, arrays)
 

@@ -11,16 +11,17 @@ SLOT = 16  # words of 8 bytes for a parameter: the largest is a tensor map
 
 
 class Repeat:
-    """A launch on a GPU whose parameters lie ready in memory: a call writes addresses and launches.
+    """A launch on a GPU whose parameters stay in memory: a call writes addresses and launches.
 
-    CuPy makes an object of each argument in every launch; this leaves the driver's own time.
+    CuPy makes an object of each argument in every launch; this leaves the driver's own time. It is
+    for the device on which it was made.
     """
 
     def __init__(self, kernel, grid, block, values: Sequence, shared_mem: int, arrays: Sequence):
         """As :meth:`Kernel.repeat`; the values are as :meth:`Kernel.bind` returned them."""
-        from cupy.cuda import driver, get_current_stream
+        from cupy.cuda import Device, driver, get_current_stream
 
-        self._driver, self._current_stream = driver, get_current_stream
+        self._driver, self._current_stream, self._device = driver, get_current_stream, Device
         self._kernel, self._lock = kernel, Lock()
         self._words = (c_uint64 * (SLOT * len(values)))()
         slots = [addressof(self._words) + 8 * SLOT * place for place in range(len(values))]
@@ -41,6 +42,8 @@ class Repeat:
         """
         if active_observers():
             self._kernel._check_observers(active_observers())
+        if not self._driver.ctxGetCurrent():  # in a new thread
+            self._device().use()
         if stream is None:
             stream = self._current_stream().ptr
         with self._lock:
@@ -54,7 +57,10 @@ class Repeat:
             self._driver.launchKernel(*self._geometry, stream, self._block, 0)
 
 
-def can_repeat(kernel, values: Sequence) -> bool:
-    """Return whether each parameter has room, and no block waits for the whole grid."""
-    by_value = (one for one in values if isinstance(one, (np.generic, np.ndarray)))
-    return not kernel.enable_cooperative_groups and all(v.nbytes <= 8 * SLOT for v in by_value)
+def can_repeat(kernel, values: Sequence, arrays: Sequence[int]) -> bool:
+    """Return whether all parameters but the arrays are null pointers or known byte for byte, and
+    have room, and no block waits for all others of the grid."""
+    fixed = [v for place, v in enumerate(values) if place not in arrays and v is not None]
+    by_value = all(isinstance(one, (np.generic, np.ndarray)) for one in fixed)
+    sizes = [one.nbytes for one in values if isinstance(one, (np.generic, np.ndarray))]
+    return by_value and max(sizes, default=0) <= 8 * SLOT and not kernel.enable_cooperative_groups

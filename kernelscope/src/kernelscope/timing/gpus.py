@@ -85,7 +85,13 @@ def gpu(name: str) -> GpuConstants:
     if not path.is_file():
         near = did_you_mean(name, names())
         raise UnknownNameError(f"no GPU {name!r}{near}; there are: {', '.join(names())}")
-    return from_record(json.loads(path.read_text(encoding="utf-8")), path.name)
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(
+            f"{path.name} is no JSON ({error}): measure-gpu writes such files"
+        ) from None
+    return from_record(record, path.name)
 
 
 def names() -> list[str]:
