@@ -1,6 +1,7 @@
 """Gradients of the layers and the block against float64, differences and PyTorch."""
 
 import math
+import types
 
 import numpy as np
 import pytest
@@ -341,6 +342,37 @@ def test_swin_stage_by_differences(table):
     given = {f"{i} {n}": a for i, one in enumerate(found) for n, a in one.items()} | {"x": dx}
     for name, one in given.items():
         assert_agrees(one, expected[name], relative=BLOCK, absolute=1e-6 * scale, name=name)
+
+
+class Foreign:
+    """An array of a library that has DLPack and a namespace."""
+
+    def __init__(self, array):
+        self.array = np.asarray(array)
+        self.shape, self.reshape = self.array.shape, lambda *s: Foreign(self.array.reshape(*s))
+
+    def __dlpack__(self, **how):
+        return self.array.__dlpack__(**how)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __array_namespace__(self):
+        return types.SimpleNamespace(from_dlpack=Foreign)
+
+
+def test_swin_stage_gives_gradients_of_the_callers_kind(no_gpu):
+    row = LayerRow((1, 4, 4, 4), 3, 2, side=2, blocks=2)
+    (x,), weights = seeded_rows(row.shape, seed=3), [seeded_weights(row, s) for s in (1, 2)]
+    stage, dout = SwinStage(weights, row.heads, row.side), normal(*row.shape, seed=6)
+    saved = stage.forward(x)[1]
+    dx, expected = stage.backward(saved, dout)
+    given, found = stage.backward(saved, Foreign(dout))
+    np.testing.assert_array_equal(given.array, dx)
+    for one, other in zip(found, expected, strict=True):
+        for name, array in other.items():
+            assert isinstance(one[name], Foreign)
+            np.testing.assert_array_equal(one[name].array, array)
 
 
 def test_swin_stage_by_autograd(no_gpu, monkeypatch):
