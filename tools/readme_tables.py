@@ -31,6 +31,7 @@ from attn_course.measure.records import (
     caption,
     no_record,
     read_record,
+    stale_kernels,
 )
 from attn_devtools.bench import BACKWARD_SUITES, LAYER_SUITES, SUITES
 from attn_devtools.bench.backward import GRADIENTS
@@ -421,7 +422,7 @@ def facts() -> str:
     weekend = PATHS["a weekend"].split()
     counters = _verdicts(read_record(GPU_RECORDS / "counters.json"))
     exact, of = _exact(read_record(GPU_RECORDS / "differential.json"))
-    fp32, bf16 = map(best_peers, (("seeds_fp32", "long_fp32"), ("long_bf16", "hopper_bf16")))
+    fp32, bf16 = map(best_peers, (("seeds_fp32", "long_fp32"), ("hopper_bf16", "long_bf16")))
     long = len(next(row for row in LADDER if row.maps).path.read_text().splitlines())
     lines = [
         f"**How long**: {len(minutes)} lessons and {len(exercise_names())} exercises, about "
@@ -438,24 +439,29 @@ def facts() -> str:
 
 
 def best_peers(suites: Iterable[str]) -> str:
-    """How `auto` stands against the best peer of each row, and which kinds of peers there are."""
-    kinds: dict[str, list[str]] = {}
-    rows = []
+    """How `auto` stands against the best peer of each row, and which kinds of peers there are.
+
+    Suites that were recorded with other peers, or with kernels that have changed, stand apart.
+    """
+    groups: dict[tuple, list[dict]] = {}
     for suite in suites:
         record = read_record(GPU_RECORDS / f"bench_{suite}.json")
-        kinds.setdefault(kinds_of(record), []).append(f"`{suite}`")
-        rows += record["rows"]
-    if len(kinds) > 1:  # suites that were recorded with other peers
-        peers = "; ".join(f"in {listed(names)}, of {text}" for text, names in kinds.items())
-    else:
-        peers = f"of {next(iter(kinds))}"
-    ratios = [row["ratio_peer"]["value"] for row in rows]
+        groups.setdefault((kinds_of(record), bool(stale_kernels(record))), []).append(record)
+    parts, rows = [], []
+    for (kinds, changed), found in groups.items():
+        own = [row for record in found for row in record["rows"]]
+        ratios, rows = [row["ratio_peer"]["value"] for row in own], rows + own
+        names = listed([f"`{one['suite']}`" for one in found])
+        of = f" of {names}" if len(groups) > 1 else ""
+        parts.append(
+            f"{min(ratios):.2f} to {max(ratios):.2f} times as fast, at {len(own)} shapes{of}, as "
+            f"the best of {kinds}" + (", before the kernels last changed" if changed else "")
+        )
     best = Counter(row["best_peer"].removeprefix("torch_") for row in rows)
     tally = listed(f"`{name}` at {count}" for name, count in best.most_common())
-    lost = sum(one < 1 for one in ratios)
-    return (
-        f"{min(ratios):.2f} to {max(ratios):.2f} times as fast, at {len(rows)} shapes, as the best "
-        f"{peers}. The best is {tally}" + (f"; the {lost} rows that lose stay" if lost else "")
+    lost = sum(row["ratio_peer"]["value"] < 1 for row in rows)
+    return f"{'; '.join(parts)}. The best is {tally}" + (
+        f"; the {lost} rows that lose stay" if lost else ""
     )
 
 
