@@ -88,7 +88,7 @@ def stub(refuses=()):
         current_stream=lambda: "main",
         stream=lambda chosen: logged("side" if chosen is stream else chosen),
         ExternalStream=lambda pointer: f"external {pointer}",
-        graph=lambda graph: logged("capture"),
+        graph=lambda graph, stream: logged("capture"),
     )
     backends = {name: name for name in candidates.BACKENDS.values()}
     attention = types.ModuleType("torch.nn.attention")
@@ -234,7 +234,7 @@ def test_a_refusal_is_its_own_error(torch, inputs):
 
 
 def test_a_call_that_no_graph_takes_is_refused(torch, inputs):
-    def capturing(graph):
+    def capturing(graph, stream):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     Baseline("torch_math", *inputs).try_call()
