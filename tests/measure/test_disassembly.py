@@ -1,8 +1,10 @@
 """Machine instructions are found by kernel, and the disassembler by its package or the PATH."""
 
 import importlib.metadata
+import shutil
 
 import pytest
+from kernelscope.errors import BackendError
 
 from attn_course.measure.hardware import disassembly
 from attn_course.measure.hardware.disassembly import count_operations, machine_code
@@ -29,10 +31,10 @@ def test_what_is_not_there_is_named(monkeypatch):
     def absent(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(disassembly.importlib.metadata, "files", absent)
-    monkeypatch.setattr(disassembly.shutil, "which", lambda name: None)
-    with pytest.raises(disassembly.DisassemblerMissing, match="pip install nvidia-cuda-nvdisasm"):
-        disassembly.nvdisasm()
-    monkeypatch.setattr(disassembly.shutil, "which", lambda name: "/usr/bin/false")
+    monkeypatch.setattr(importlib.metadata, "files", absent)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(BackendError, match="pip install nvidia-cuda-nvdisasm"):
+        disassembly.disassembled(b"no cubin")
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/false")
     with pytest.raises(RuntimeError, match="nvdisasm"):
         disassembly.disassembled(b"no cubin")

@@ -4,12 +4,13 @@ import types
 
 import numpy as np
 import pytest
+from fixed_clock import FixedClock
 from record_harness import stamped
 
 from attn_course.cli import main
-from attn_course.measure import benchmarks, candidates, records, timing
+from attn_course.measure import candidates, records, timing
 from attn_course.measure.benchmarks import BenchmarkResult, Entrants
-from attn_course.measure.timing import Contest, Replay, Timing
+from attn_course.measure.timing import Contest, Timing
 from attn_devtools.bench import BACKWARD_SUITES, backward
 from attn_devtools.bench import command as bench
 from attn_devtools.bench.backward import BackwardRow, BackwardSuite
@@ -21,29 +22,9 @@ SMALL = BackwardRow((1, 4, 40, 16), causal=True)
 OURS = ("backward_mma", "backward_mma_deterministic")
 
 
-class Clock:
-    def synchronize(self):
-        pass
-
-    def time_us(self, launch):
-        launch()
-        return 5.0
-
-
-@pytest.fixture
-def made_up_gpu(monkeypatch, no_gpu):
-    monkeypatch.setattr(benchmarks, "array_module", lambda backend: np)
-    monkeypatch.setattr(benchmarks, "calls_for", lambda call_us: 1)
-    monkeypatch.setattr(benchmarks, "ESTIMATES", 1)
-    for module in (benchmarks, timing):
-        monkeypatch.setattr(module, "require_gpu", lambda: None)
-    monkeypatch.setattr(timing, "clocks", lambda: {})
-    monkeypatch.setattr(candidates, "capture", lambda call, calls: Replay(call, calls))
-
-
 def run_row(names=OURS, row=SMALL) -> dict:
     small = BackwardSuite("backward", "small ones", (row,))
-    return small.run_row(row, names, iterations=2, warmup=0, clock=Clock())
+    return small.run_row(row, names, iterations=2, warmup=0, clock=FixedClock())
 
 
 # -- who takes part --------------------------------------------------------------------------------

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fixed_clock import FixedClock
 from record_harness import stamped
 
 from attn_course.cli import main
-from attn_course.measure import benchmarks, candidates, records, timing
-from attn_course.measure.timing import Replay
+from attn_course.measure import records, timing
 from attn_devtools.bench import LAYER_SUITES, layers
 from attn_devtools.bench import command as bench
 from attn_devtools.bench.layers import LayerRow
@@ -26,26 +26,6 @@ ROWS = {
 }
 
 
-class Clock:
-    def synchronize(self):
-        pass
-
-    def time_us(self, launch):
-        launch()
-        return 5.0
-
-
-@pytest.fixture
-def made_up_gpu(monkeypatch, no_gpu):
-    monkeypatch.setattr(benchmarks, "array_module", lambda backend: np)
-    monkeypatch.setattr(benchmarks, "calls_for", lambda call_us: 1)
-    monkeypatch.setattr(benchmarks, "ESTIMATES", 1)
-    for module in (benchmarks, timing):
-        monkeypatch.setattr(module, "require_gpu", lambda: None)
-    monkeypatch.setattr(timing, "clocks", lambda: {})
-    monkeypatch.setattr(candidates, "capture", lambda call, calls: Replay(call, calls))
-
-
 def row_record(kind: str, wrong=()) -> dict:
     """A row's record without baselines, which need PyTorch and a GPU."""
     suite = LAYER_SUITES["block" if kind == "swin" else kind]
@@ -55,7 +35,7 @@ def row_record(kind: str, wrong=()) -> dict:
     if wrong:
         right, expected = expected, lambda x: right(x) + 1
     alone = replace(suite, problem=lambda row: (ours, expected))
-    return alone.run_row(ROWS[kind], (), iterations=2, warmup=0, clock=Clock())
+    return alone.run_row(ROWS[kind], (), iterations=2, warmup=0, clock=FixedClock())
 
 
 @pytest.mark.parametrize("kind", ROWS)

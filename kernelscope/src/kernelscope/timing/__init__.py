@@ -3,6 +3,7 @@
 from ..lazy import lazy
 
 _NAMES = {
+    "machine_code": "disassembled",
     "gpus": "GpuConstants gpu names",
     "model": "Prediction",
     "observer": "Time",

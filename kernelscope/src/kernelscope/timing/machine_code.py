@@ -98,7 +98,7 @@ def machine_code(launch: Launch, arch: str) -> MachineCode | None:
     source = launch.source
     try:
         compiled = compile_cubin(source.source, source.source_name, source.options, arch)
-        text = disassembled(compiled.cubin)
+        text = disassembled(compiled.cubin, "-gi", "-hex")  # with source lines and encodings
     except (CompileError, CompilerFailedError, CompilerMissingError, BackendError):
         return None
     file = source.source_name.rsplit("/", 1)[-1]
@@ -123,19 +123,23 @@ def nvdisasm() -> str:
             return str(file.locate())
     if found := shutil.which(PROGRAM):
         return found
-    raise BackendError(f"no {PROGRAM} here: pip install {PACKAGE}")
+    raise BackendError(f"no {PROGRAM} here: pip install {PACKAGE}, or put CUDA's on the PATH")
 
 
 @lru_cache(maxsize=64)
-def disassembled(cubin: bytes) -> str:
-    """Return nvdisasm's text of a cubin, with source lines and encodings."""
+def disassembled(cubin: bytes, *options: str) -> str:
+    """Return nvdisasm's text of a cubin; options: such as "-hex", for encodings.
+
+    Raises:
+        BackendError: nvdisasm is not here, or refuses the cubin.
+    """
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [nvdisasm(), "-gi", "-hex", "-c", file.name]
+        command = [nvdisasm(), *options, "-c", file.name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
     if done.returncode:
-        raise BackendError(f"{PROGRAM}: {done.stderr.strip()[:200]}")
+        raise BackendError(f"{PROGRAM}: {done.stderr.strip()[-400:]}")
     return done.stdout
 
 
