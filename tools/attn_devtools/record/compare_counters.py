@@ -31,7 +31,13 @@ from attn_course.measure.hardware.nsight import (
     required_ncu,
     run_ncu,
 )
-from attn_course.measure.records import RESULTS_FOLDER, caption, new_record
+from attn_course.measure.records import (
+    RESULTS_FOLDER,
+    caption,
+    is_current,
+    new_record,
+    read_record,
+)
 
 from .counter_probes import AtomicProbe, Probe, probes
 from .schema import write
@@ -124,9 +130,19 @@ def targets() -> list[Target]:
     return plain + [Target(2, SHAPES[0], options) for options in VARIANTS]
 
 
-def cases(every: int, only: str = "") -> list[Target | Probe | AtomicProbe]:
-    """Return every n-th of all targets and probes, of those whose labels hold `only`."""
-    return [case for case in (*targets(), *probes()) if only in case.label][::every]
+def cases(
+    every: int, only: str = "", earlier: dict | None = None
+) -> list[Target | Probe | AtomicProbe]:
+    """Return every n-th of all targets and probes, of those whose labels hold `only`.
+
+    earlier: of those only targets that the record has not, or has of other code.
+    """
+    found = [case for case in (*targets(), *probes()) if only in case.label]
+    if earlier:
+        known = {place_of(row) for row in earlier["cases"] if is_current(earlier, row["file"])}
+        targets_only = [one for one in found if isinstance(one, Target)]
+        found = [one for one in targets_only if (one.label, *one.problem) not in known]
+    return found[::every]
 
 
 def launch_all(chosen) -> None:
@@ -146,6 +162,7 @@ def profile(chosen, parsed: argparse.Namespace) -> list[Profile]:
     """One ncu run over this very module. `parsed.also`: further metrics, a regular expression."""
     program = [sys.executable, "-m", __spec__.name, "--launch"]
     program += ["--every", str(parsed.every), "--only", parsed.only]
+    program += ["--earlier", str(parsed.earlier)] if parsed.earlier else []
     summed = [metric for parts in (ATOMIC_METRICS | BULK_METRICS).values() for metric in parts]
     wanted = (*COUNTING, *SASS_WAVEFRONTS.values(), *MATRICES.values(), PAIRS_OF_HALVES, *summed)
     wanted += tuple(LOCAL_METRICS.values())
@@ -312,12 +329,16 @@ def main(arguments=None) -> int:
     parser.add_argument("--every", type=int, default=1, help="take every n-th case only")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their label")
     parser.add_argument(
-        "--earlier", type=Path, metavar="RECORD", help="keep its cases that are not run again"
+        "--earlier",
+        type=Path,
+        metavar="RECORD",
+        help="run the kernels that changed since; keep its other cases",
     )
     parser.add_argument("--also", metavar="REGEX", help="record these metrics of ncu too")
     parser.add_argument("--launch", action="store_true", help="what ncu profiles; not for people")
     parsed = parser.parse_args(arguments)
-    chosen = cases(parsed.every, parsed.only)
+    earlier = read_record(parsed.earlier) if parsed.earlier else None
+    chosen = cases(parsed.every, parsed.only, earlier)
     if parsed.launch:
         launch_all(chosen)
         return 0
@@ -328,7 +349,6 @@ def main(arguments=None) -> int:
         totals = [simulate(case) for case in chosen]
         profiles = waiting.result()
     rows = [compare(*one) for one in zip(chosen, profiles, totals, strict=True)]
-    earlier = json.loads(parsed.earlier.read_bytes()) if parsed.earlier else None
     return finish(rows, parsed.out, earlier)
 
 

@@ -6,7 +6,8 @@ Every broken kernel at its case, and every clean one at ragged shapes, runs unde
 racecheck, initcheck and synccheck, in the optimised and the debug build, and under ours on the
 simulator. Both verdicts go to OUT/<gpu>/sanitizer.json, with a table on the screen. Exit status 1
 where ours misses what the tool finds, either finds something in a clean kernel, or the two differ
-for a reason that this file does not know. `--simulator-only` needs no GPU.
+for a reason that this file does not know. `--simulator-only` needs no GPU; `--earlier RECORD` runs
+only kernels that are new or have changed since that record of the same GPU.
 """
 
 import argparse
@@ -19,9 +20,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kernelscope.cli.tables import table as aligned
+from kernelscope.differential.record import run_of
 
 from attn_course.clinic import Case, examine
-from attn_course.measure.records import RESULTS_FOLDER, caption, new_record
+from attn_course.measure.records import (
+    RESULTS_FOLDER,
+    caption,
+    gpu_identity,
+    is_current,
+    new_record,
+    read_record,
+)
 from attn_devtools.defects import WRONG_RESULT, broken_kernels
 
 from . import sanitizer_runs as runs
@@ -111,10 +120,14 @@ def simulate(subject: Subject) -> dict:
 
 
 # -- both sides ------------------------------------------------------------------------------------
-def chosen_subjects(every: int) -> dict[str, Subject]:
-    """Every n-th of all subjects, by name; the one for machine code is among them."""
+def chosen_subjects(every: int, earlier: dict | None = None) -> dict[str, Subject]:
+    """Every n-th of all subjects, by name; the one for machine code is among them.
+
+    earlier: of a record's subjects only those whose files have changed since, and new ones.
+    """
     subjects = runs.all_subjects()
-    names = {*list(subjects)[::every], EXACT}
+    chosen = [name for name in subjects if earlier is None or not is_current(earlier, name)]
+    names = {*chosen[::every], EXACT}
     return {name: subject for name, subject in subjects.items() if name in names}
 
 
@@ -134,9 +147,10 @@ def plan(chosen: Collection[str]) -> list[Job]:
     return jobs + [Job("memcheck", build, (EXACT,)) for build in BUILDS]
 
 
-def compare(executable: str | None, workers: int, every: int = 1) -> dict[str, list[dict]]:
+def compare(
+    executable: str | None, workers: int, subjects: dict[str, Subject]
+) -> dict[str, list[dict]]:
     """Rows by section, "broken", "clean" and "machine_code", each row with both sides."""
-    subjects = chosen_subjects(every)
     jobs = plan(subjects) if executable else []
     reports: dict[str, list[Report]] = {name: [] for name in subjects}
     with ThreadPoolExecutor(workers) as pool:
@@ -309,6 +323,24 @@ def record_of(sections: dict[str, list[dict]], seconds: float) -> dict:
     )
 
 
+def with_earlier_rows(sections: dict[str, list[dict]], earlier: dict) -> dict[str, list[dict]]:
+    """Return the sections with an earlier record's rows of the files that were not run again.
+
+    Each row that is kept says when, and at which commit, it was run. Raises InputError for another
+    GPU.
+    """
+    run = run_of(earlier, gpu_identity()["gpu"])
+    subjects = runs.all_subjects()
+    found = {}
+    for name, rows in sections.items():
+        fresh = {row["file"]: row for row in rows}
+        kept = {
+            row["file"]: {"run": run, **row} for row in earlier[name] if row["file"] in subjects
+        }
+        found[name] = list((kept | fresh).values())
+    return found
+
+
 def show(sections: dict[str, list[dict]]) -> None:
     judged = sections["broken"] + sections["machine_code"]
     print(f"{table(judged)}\n\n{reasons(judged)}")
@@ -338,10 +370,16 @@ def main(arguments=None) -> int:
     )
     parser.add_argument("--simulator-only", action="store_true", help="no GPU: one side only")
     parser.add_argument("--every", type=int, default=1, help="take every n-th kernel only")
+    parser.add_argument(
+        "--earlier", type=Path, metavar="RECORD", help="keep its rows of unchanged kernels"
+    )
     parsed = parser.parse_args(arguments)
     start = time.monotonic()
     executable = None if parsed.simulator_only else find_tool()
-    sections = compare(executable, parsed.workers, parsed.every)
+    earlier = read_record(parsed.earlier) if parsed.earlier else None
+    sections = compare(executable, parsed.workers, chosen_subjects(parsed.every, earlier))
+    if earlier and executable:
+        sections = with_earlier_rows(sections, earlier)
     show(sections)
     failed = alarms(sections["clean"])
     if executable:

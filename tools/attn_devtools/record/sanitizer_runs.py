@@ -159,7 +159,7 @@ def clean_subjects() -> dict[str, Subject]:
     steps = {step.path: step for step in LADDER if step.computes in FORMULAS}
     paths = sorted({*clean_kernels(), *steps}, key=name_of)
     cases = {
-        path: BOXES if step.maps else ATTENTION
+        path: BOXES if step.maps else tuple(c for c in ATTENTION if takes(step, c.problem))
         for path, step in steps.items()
         if step.computes == FUSED
     }
@@ -172,6 +172,11 @@ def clean_subjects() -> dict[str, Subject]:
         path = method.steps[-1].path
         found[name_of(path)] = Subject(path, tuple(BackwardRun(name, *one) for one in GRADIENTS))
     return found
+
+
+def takes(step: Step, problem: Problem) -> bool:
+    """Whether a kernel has the bias that a problem has."""
+    return "bias" in step.arguments or not problem.biased
 
 
 def case_of(path: Path) -> Case:
