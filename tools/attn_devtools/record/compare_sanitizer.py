@@ -51,6 +51,8 @@ SAME, OURS, TOOLS_ONLY, NEITHER, NOT_RUN = (
     "neither",
     "not run",
 )
+# Clean kernels, by their numbers, that take a tool seconds: each has a process of its own.
+LONG = ("10", "11", "12", "15", "18", "19", "20", "21", "23", "24", "25", "29")
 NUMBERS = "same: neither, the numbers are wrong"
 OTHER_MEANS = "other means"  # both see it, not as a finding at a line of the kernel
 
@@ -134,7 +136,7 @@ def chosen_subjects(every: int, earlier: dict | None = None) -> dict[str, Subjec
 def plan(chosen: Collection[str]) -> list[Job]:
     """The processes that the chosen subjects need, the longest first."""
     clean = list(runs.clean_subjects())
-    tuned = [name for name in clean if name[:2] in ("10", "11", "12")]
+    tuned = [name for name in clean if name[:2] in LONG]
     whole = [name for name in clean if name[:2] in ("07", "08", "09")]
     rest = [name for name in clean if name not in (*tuned, *whole)]
     numbers = [runs.name_of(b.path) for b in broken_kernels() if b.kind == WRONG_RESULT]
