@@ -23,6 +23,7 @@ RTX = Device("GeForce RTX 4090", (8, 9), 128, 99 * 1024)
 run = partial(gradient_runs.run, "backward_mma")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("dtype", "shape", "m", "kv_heads", "how"),
     [
@@ -39,6 +40,8 @@ def test_gradients(dtype, shape, m, kv_heads, how):
     run(inputs(dtype, shape, m, kv_heads, **how), **how)
 
 
+@pytest.mark.system
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
     crossed([(2, 4, 64), (2, 2, 64), (3, 1, 64), (1, 2, 128)], [False, True]),
@@ -81,6 +84,7 @@ def test_scores_far_below_zero_beside_keys_that_are_not_there():
     gradient_runs.scores_far_below_zero("backward_mma")
 
 
+@pytest.mark.system
 def test_the_same_bits_where_deterministic():
     arrays = inputs(shape=(1, 2, 70, 64), m=135, kv_heads=1)
     found = [run(arrays, deterministic=True, options=FORCED) for _ in range(2)]
@@ -107,6 +111,8 @@ def test_addresses_without_16_bytes_and_margins():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
+@pytest.mark.system
+@pytest.mark.system
 @pytest.mark.parametrize("options", in_turns([FORCED, (*FORCED, DETERMINISTIC)], 2), ids=str)
 def test_the_sanitizer_is_silent(options):
     arrays = inputs(shape=(1, 2, 70, 16), m=70, kv_heads=1, causal=True)
