@@ -193,7 +193,6 @@ def simulated(arrays, **how):
 
 
 @pytest.mark.system
-@pytest.mark.system
 def test_the_sanitizer_is_silent():
     bias = np.random.default_rng(2).normal(size=(37, 53)).astype(np.float32)
     arrays = inputs((1, 4, 37, 20), 53, 2, causal=True, bias=bias)
@@ -205,6 +204,7 @@ def test_the_sanitizer_is_silent():
     assert oracle.judge().agrees
 
 
+@pytest.mark.system
 def test_counts():
     """7 products; a tile is read once for WARPS*ROWS rows; no bank conflicts, no atomics."""
     sectors, ffma = [], 0

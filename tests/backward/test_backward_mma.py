@@ -41,7 +41,6 @@ def test_gradients(dtype, shape, m, kv_heads, how):
 
 
 @pytest.mark.system
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
     crossed([(2, 4, 64), (2, 2, 64), (3, 1, 64), (1, 2, 128)], [False, True]),
@@ -59,6 +58,7 @@ def test_every_tile_in_any_order_and_a_fixed_one(tile, fixed):
     )
 
 
+@pytest.mark.system
 def test_many_keys():
     """Half a thousand queries and keys of one head."""
     run(inputs(HALF, (1, 1, 500, 16), 500), options=FORCED)
@@ -112,7 +112,6 @@ def test_addresses_without_16_bytes_and_margins():
 
 # -- on the simulator ------------------------------------------------------------------------------
 @pytest.mark.system
-@pytest.mark.system
 @pytest.mark.parametrize("options", in_turns([FORCED, (*FORCED, DETERMINISTIC)], 2), ids=str)
 def test_the_sanitizer_is_silent(options):
     arrays = inputs(shape=(1, 2, 70, 16), m=70, kv_heads=1, causal=True)
@@ -123,6 +122,7 @@ def test_the_sanitizer_is_silent(options):
         assert not seen.findings
 
 
+@pytest.mark.system
 def test_counts():
     """Five products, a read of shared memory by ldmatrix for 2 or 4 of them, and no conflicts."""
     arrays = inputs(shape=(1, 1, 128, 64), m=128)
