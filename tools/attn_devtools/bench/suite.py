@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from kernelscope.contest import ClockWatch, Contest, require_gpu
+
 from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import BenchmarkResult, run_benchmark
 from attn_course.measure.candidates import BaselineRefuses
-from attn_course.measure.timing import ClockWatch, Contest, require_gpu
 
 from .peers import forget_compiled
 
