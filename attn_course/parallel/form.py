@@ -57,8 +57,9 @@ class ParallelPlan(ABC):
     def run(self) -> None:
         """Queue all work."""
 
-    def refuse(self) -> None:
-        """Raise InputError for what attention() takes and this plan does not."""
+    def fault(self) -> str:
+        """Return why the plan does not take what attention() takes; "" where it does."""
+        return ""
 
     def __call__(self):
         self.run()
@@ -76,7 +77,8 @@ class ParallelPlan(ABC):
                         f"{name} has {getattr(self, name).shape[2]} rows; of {length} on "
                         f"{self.rank.size} ranks this one has {rows}: cut them by Shards.take()"
                     )
-            self.refuse()
+            if found := self.fault():
+                raise InputError(found)
         except (InputError, TypeError) as error:
             fault = error
         batch, heads, _, d = self.q.shape

@@ -7,7 +7,6 @@ and sends the rows of the output home. Nothing is joined, and nothing computes w
 from collections.abc import Callable
 
 import numpy as np
-from kernelscope.errors import InputError
 
 from .form import ParallelPlan
 
@@ -17,14 +16,15 @@ class HeadsPlan(ParallelPlan):
 
     kind = "heads"
 
-    def refuse(self) -> None:
+    def fault(self) -> str:
         for name in "qk":
             heads = getattr(self, name).shape[1]
             if heads % self.rank.size:
-                raise InputError(
+                return (
                     f"{name} has {heads} heads, not a multiple of the {self.rank.size} ranks: "
                     "use ring_attention()"
                 )
+        return ""
 
     def prepare(self) -> None:
         batch, heads, rows, d = self.q.shape
@@ -38,13 +38,13 @@ class HeadsPlan(ParallelPlan):
         self._scatter(lse[..., None], self.lse[..., None])
 
     def run(self) -> None:
-        self._exchange(self.sent, self.received)
+        self.rank.exchange_in_turn(self.sent, self.received)
         for copy in self.sort:
             copy()
         self.launch()
         for copy in self.split:
             copy()
-        self._exchange(self.found, self.home)
+        self.rank.exchange_in_turn(self.found, self.home)
 
     def _gather(self, array):
         """Prepare the way of rows to their places in (B, H / ranks, length, d), and return that."""
@@ -81,18 +81,6 @@ class HeadsPlan(ParallelPlan):
             pair = whole[:, :, rows], part
             found.append(self.copy_rows(*(pair if inwards else reversed(pair))))
         return found
-
-    def _exchange(self, sends: list, receives: list) -> None:
-        """Let arrays travel on the rank's stream, between what the current one does."""
-        if self.rank.stream is None:
-            self.rank.exchange(sends, receives)
-            return
-        from cupy.cuda import get_current_stream
-
-        current = get_current_stream()
-        self.rank.stream.wait_event(current.record())
-        self.rank.exchange(sends, receives)
-        current.wait_event(self.rank.stream.record())
 
 
 def heads_attention(rank, q, k, v, length: int, *, causal=False, scale=None):

@@ -40,15 +40,15 @@ class RingPlan(ParallelPlan):
         self.moves: list[list[Callable]] = [[] for _ in range(self.rank.size)]
         self.steps = [self._step(number, part) for number in range(self.rank.size)]
 
-    def run(self) -> None:
-        last = self.rank.size - 1
+    def run(self, exchange: bool = True, compute: bool = True) -> None:
+        """Queue all work; or the exchanges alone, or what computes alone, to time it."""
         self._record("start")
         for number, launches in enumerate(self.steps):
-            if number < last:
+            if exchange and number < self.rank.size - 1:
                 self._exchange(number)
-            if number:
+            if exchange and number:
                 self._wait(f"arrived {number}")
-            for launch in launches:
+            for launch in launches if compute else ():
                 launch()
             self._record(f"done {number}")
 

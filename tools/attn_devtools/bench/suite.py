@@ -23,6 +23,7 @@ class Suite(ABC):
     name: str
     about: str
     rows: tuple
+    needs = "GPU"  # of its record
 
     @abstractmethod
     def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:

@@ -117,6 +117,32 @@ class BackwardRowFields(ContestFields):
     ratios: dict[str, Ratio]  # ours -> against the best peer
 
 
+class HiddenExchange(TypedDict):
+    """A ring, its computation alone and its exchange alone; bytes that a rank sends."""
+
+    bytes: Natural
+    both_us: Positive
+    compute_us: Positive
+    exchange_us: Positive
+    hidden: float
+
+
+class ParallelRowFields(ContestFields):
+    label: str
+    shape: Shape
+    causal: bool
+    dtype: str
+    timings: dict[str, RatedTiming]
+    best: str | None
+    ratios: dict[str, dict[str, Ratio]]  # over all ranks -> against one GPU, against the peer
+    exchange: NotRequired[HiddenExchange]
+
+
+class LinkRate(TypedDict):
+    bytes: Count
+    gb_s: Positive
+
+
 class WorkFields(TypedDict):
     """Operations of matrix products, bytes of inputs and output."""
 
@@ -174,6 +200,13 @@ class BackwardRecord(SuiteStamp):
 
 class LayersRecord(SuiteStamp):
     rows: Some[LayerRowFields]
+
+
+class ParallelRecord(SuiteStamp):
+    ranks: Count
+    nccl: Count  # version
+    link: Some[LinkRate]  # each way between two neighbours, both at once
+    rows: Some[ParallelRowFields]
 
 
 class ExperimentsRecord(RecordStamp):
@@ -446,6 +479,7 @@ SCHEMAS: dict[str, type] = {
     "bench_decode": SuiteRecord,
     "bench_ladder": SuiteRecord,
     "bench_backward": BackwardRecord,
+    "bench_parallel": ParallelRecord,
     "bench_layernorm": LayersRecord,
     "bench_gelu": LayersRecord,
     "bench_mlp": LayersRecord,

@@ -78,6 +78,18 @@ class Rank:
                 self._communicator.recv(*_memory(array), links.BYTE, peer, stream)
             self._group.groupEnd()
 
+    def exchange_in_turn(self, sends: Iterable, receives: Iterable) -> None:
+        """The same, after what CuPy's current stream does now and before what it does next."""
+        if self.stream is None:
+            self.exchange(sends, receives)
+            return
+        from cupy.cuda import get_current_stream
+
+        current = get_current_stream()
+        self.stream.wait_event(current.record())
+        self.exchange(sends, receives)
+        current.wait_event(self.stream.record())
+
     def wait(self, timeout_s: float = WAIT_S) -> None:
         """Wait until CuPy's current stream has done its work. Raises RankLost."""
         self._check()
