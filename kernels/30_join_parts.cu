@@ -5,8 +5,8 @@
 // Shapes:        a and out (heads, rows, d), a_lse and out_lse float32 (heads, rows);
 //                b (heads, part, d), b_lse float32 (heads, part): of the rows from `first` on;
 //                row-major, types as A_TYPE, B_TYPE and OUT_TYPE say
-// Launch:        join_parts: block (LANES, GROUPS), LANES along the columns; grid (heads*rows/GROUPS
-//                rounded up), or of part rows a head where out is a
+// Launch:        join_parts: block (LANES, GROUPS), LANES along the columns; grid
+//                (ceil(heads*rows/GROUPS)), of part rows a head where out is a
 // Needs:         sm_80; first + part <= rows; out may be a where their types are equal, out_lse may
 //                be a_lse
 // Expect:        as long as a copy of a and b takes: a few operations for each number

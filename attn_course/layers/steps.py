@@ -24,8 +24,8 @@ MOST |= {"BLOCKS": 2**20, "SPAN": 2**30, "PLAIN": 2}
 class Rows:
     """Extents of a launch: rows of `width` columns, in float32.
 
-    plain: kernel 16 gets what PLAIN=1 needs; see its header.  written: rows that kernel 30 writes,
-    where they are not all.
+    plain: kernel 16 gets what PLAIN=1 needs; see its header.  written: rows that kernel 30 writes;
+    0: all.
     """
 
     rows: int
@@ -139,7 +139,9 @@ def _block_a_token(entry: str, problem: Rows, constants: Mapping[str, int]) -> G
 
 def _octets_of_rows(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
     lanes, groups = constants["LANES"], constants["GROUPS"]
-    return Geometry(entry, (ceil_div(problem.written, groups), 1, 1), (lanes, groups, 1))
+    return Geometry(
+        entry, (ceil_div(problem.written or problem.rows, groups), 1, 1), (lanes, groups, 1)
+    )
 
 
 def _lanes_of_octets(problem: Rows, device: Device) -> dict[str, int]:

@@ -1,9 +1,7 @@
-"""What all ranks must agree on before anything travels, and what plans of a ring and of heads
-share."""
+"""What plans of a ring and of heads share: what ranks agree on first, and attention itself."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 from kernelscope.errors import InputError
@@ -66,37 +64,25 @@ class ParallelPlan(ABC):
         return self.out
 
     def agree(self, length: int) -> None:
-        """Compare the call with those of all ranks; nothing has travelled yet."""
+        """Check the call, and that those of all ranks are alike."""
         fault = None
         try:
             check_arrays(self.q, self.k, self.v, self.xp)
             rows = Shards(length, self.rank.size).rows(self.rank.rank)
-            for name in "qkv":
-                if getattr(self, name).shape[2] != rows:
-                    raise InputError(
-                        f"{name} has {getattr(self, name).shape[2]} rows; of {length} on "
-                        f"{self.rank.size} ranks this one has {rows}: cut them by Shards.take()"
-                    )
+            if {self.q.shape[2], self.k.shape[2]} != {rows}:
+                raise InputError(
+                    f"q has {self.q.shape[2]} rows, k {self.k.shape[2]}; of {length} on "
+                    f"{self.rank.size} ranks this one has {rows}: cut them by Shards.take()"
+                )
             if found := self.fault():
                 raise InputError(found)
         except (InputError, TypeError) as error:
             fault = error
         batch, heads, _, d = self.q.shape
-        form = {"attention": self.kind, "length": length, "batch": batch, "heads": heads, "d": d}
+        form = {"method": self.kind, "length": length, "batch": batch, "heads": heads, "d": d}
         form |= {"heads of k": self.k.shape[1], "dtype": self.q.dtype.name}
-        form |= {"causal": self.causal, "scale": self.scale, "fault": fault and str(fault)}
-        forms = self.rank.gather(form, "a call of attention")
-        if fault is not None:
-            raise fault
-        for number, other in enumerate(forms):
-            if other["fault"]:
-                raise InputError(f"rank {number}: {other['fault']}")
-            for name, value in other.items():
-                if value != forms[0][name]:
-                    raise InputError(
-                        f"rank {number} has {name} {value}, rank 0 {forms[0][name]}: all ranks "
-                        "must call attention alike"
-                    )
+        form |= {"causal": self.causal, "scale": self.scale}
+        self.rank.agree(form, "a call of attention", fault)
 
     def attend(self, q, k, v, out, causal: bool, exchanging: bool) -> tuple[Callable, object]:
         """Return a launch of attention into `out`, and its log-sum-exp.
@@ -119,22 +105,3 @@ class ParallelPlan(ABC):
         if like is None:
             return self.xp.empty(shape, self.q.dtype)
         return like[: int(np.prod(shape))].reshape(shape)
-
-    def copy_rows(self, target, source) -> Callable[[], object]:
-        """Return a copy of rows, (B, H, rows, d) in arrays with more of them, as a call."""
-        if self.rank.backend == "simulator":
-            return partial(np.copyto, target, source)
-        from cupy.cuda import get_current_stream, runtime
-
-        wide = source.shape[2] * source.strides[2]
-        moves = [
-            (to.data.ptr, to.strides[0], one.data.ptr, one.strides[0], wide, one.shape[0])
-            for to, one in zip(target, source, strict=True)
-        ]
-
-        def copy() -> None:
-            stream = get_current_stream().ptr
-            for move in moves:
-                runtime.memcpy2DAsync(*move, runtime.memcpyDeviceToDevice, stream)
-
-        return copy

@@ -7,6 +7,7 @@ and sends the rows of the output home. Nothing is joined, and nothing computes w
 from collections.abc import Callable
 
 import numpy as np
+from kernelscope.ranks import row_copy
 
 from .form import ParallelPlan
 
@@ -79,7 +80,7 @@ class HeadsPlan(ParallelPlan):
         found = []
         for rows, part in ((early, block[:, :, :size]), (late, block[:, :, size:])):
             pair = whole[:, :, rows], part
-            found.append(self.copy_rows(*(pair if inwards else reversed(pair))))
+            found.append(row_copy(*(pair if inwards else reversed(pair))))
         return found
 
 

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
+from kernelscope.ranks import Marks, row_copy
 
 from attn_course.ladder.call import StepLaunch, step_launch
 from attn_course.layers.steps import JOIN_PARTS, Rows
@@ -31,7 +32,7 @@ class RingPlan(ParallelPlan):
 
     def prepare(self) -> None:
         self.early = self.shards.sizes(self.rank.rank)[0]
-        self.events, self.late = {}, None
+        self.marks, self.late = Marks(self.rank.stream is not None), None
         most = max(map(self.shards.rows, range(self.rank.size)))
         self.buffers = [self._room(most) for _ in range(2 if self.rank.size > 1 else 0)]
         part = self.buffer(self.out.size) if self.rank.size > 1 else None
@@ -42,15 +43,15 @@ class RingPlan(ParallelPlan):
 
     def run(self, exchange: bool = True, compute: bool = True) -> None:
         """Queue all work; or the exchanges alone, or what computes alone, to time it."""
-        self._record("start")
+        self.marks.set("start")
         for number, launches in enumerate(self.steps):
             if exchange and number < self.rank.size - 1:
                 self._exchange(number)
             if exchange and number:
-                self._wait(f"arrived {number}")
+                self.marks.wait(f"arrived {number}")
             for launch in launches if compute else ():
                 launch()
-            self._record(f"done {number}")
+            self.marks.set(f"done {number}")
 
     # -- exchange ----------------------------------------------------------------------------------
     def _exchange(self, number: int) -> None:
@@ -60,13 +61,13 @@ class RingPlan(ParallelPlan):
         """
         rank, size = self.rank.rank, self.rank.size
         with self.rank.stream or nullcontext():
-            self._wait(f"done {number - 1}" if number else "start")
+            self.marks.wait(f"done {number - 1}" if number else "start")
             sends = [(array, (rank + 1) % size) for array in self._held(number)]
             receives = [(array, (rank - 1) % size) for array in self._held(number + 1)]
             self.rank.exchange(sends, receives)
             for move in self.moves[number + 1]:
                 move()
-            self._record(f"arrived {number + 1}")
+            self.marks.set(f"arrived {number + 1}")
 
     def _room(self, rows: int) -> tuple:
         """Flat room for K and V of so many rows, and for their early chunks."""
@@ -83,22 +84,6 @@ class RingPlan(ParallelPlan):
         room = self.buffers[number % 2][2:] if early else self.buffers[number % 2][:2]
         return tuple(self.buffer(batch, heads, rows, d, like=one) for one in room)
 
-    def _record(self, name: str) -> None:
-        """Put an event on the current stream."""
-        if self.rank.stream is not None:
-            from cupy.cuda import Event
-
-            if name not in self.events:
-                self.events[name] = Event(disable_timing=True)
-            self.events[name].record()
-
-    def _wait(self, name: str) -> None:
-        """Let the current stream wait for an event."""
-        if self.rank.stream is not None:
-            from cupy.cuda import get_current_stream
-
-            get_current_stream().wait_event(self.events[name])
-
     # -- one step ----------------------------------------------------------------------------------
     def _step(self, number: int, part) -> list[Callable]:
         """Return the launches of a step; part: room for the output of one."""
@@ -112,7 +97,7 @@ class RingPlan(ParallelPlan):
             whole, (k, v) = (k, v), self._held(number, early=True)
             rows = k.shape[2]
             for to, one in zip((k, v), whole, strict=True):
-                self.moves[number].append(self.copy_rows(to, one[:, :, :rows]))
+                self.moves[number].append(row_copy(to, one[:, :, :rows]))
         elif self.causal:  # a later rank's: the early rows see none of it
             q, first = self._late_rows(), self.early
         found = self.buffer(*q.shape, like=part)
@@ -124,7 +109,7 @@ class RingPlan(ParallelPlan):
         if self.late is None:
             late = self.q[:, :, self.early :]
             self.late = self.xp.empty(late.shape, self.q.dtype)
-            self.moves[1].append(self.copy_rows(self.late, late))
+            self.moves[1].append(row_copy(self.late, late))
         return self.late
 
     def _join(self, number: int, part, lse, first: int) -> Callable:

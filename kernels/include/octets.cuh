@@ -16,7 +16,10 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162f
 __device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
 
 __device__ __forceinline__ void round_to(float& to, float x) { to = x; }
-__device__ __forceinline__ void round_to(__nv_bfloat16& to, float x) { to = __float2bfloat16_rn(x); }
+__device__ __forceinline__ void round_to(__nv_bfloat16& to, float x)
+{
+    to = __float2bfloat16_rn(x);
+}
 __device__ __forceinline__ void round_to(__half& to, float x) { to = __float2half_rn(x); }
 
 // x[0] to x[7], zeros from x[left] on; vector: all eight are there, 16-byte aligned.

@@ -29,6 +29,7 @@ ROOMS = (
     "ladder",
     "backward",
     "layers",
+    "parallel",
     "torch",
     "clinic",
     "measure",
@@ -52,6 +53,7 @@ ENGINE_ROOMS = (
         "module",
         "numba",
         "triton",
+        "ranks",
         "watch",
         "timing",
         "differential",
@@ -79,6 +81,7 @@ ENGINE_FACES = (
     "numba",
     "triton",
     "timing",
+    "ranks",
 )
 MOST_FIRST_NAMES = 30
 # A library and the only places that may import it.
@@ -477,7 +480,16 @@ IMPORT_NAMES = {
     "ml-dtypes": {"ml_dtypes"},
 }
 # Libraries that a module uses where they happen to be there, inside a function that says so.
-OPTIONAL = {"torch", "triton", "numba", "numba_cuda", "nbgrader", "distributed", "filelock"}
+OPTIONAL = {
+    "torch",
+    "triton",
+    "numba",
+    "numba_cuda",
+    "nbgrader",
+    "distributed",
+    "filelock",
+    "mpi4py",
+}
 # Those of the extra `site`.
 OF_THE_SITE = {name for name, places in CONFINED.items() if places == ("attn_devtools.site",)}
 

@@ -31,7 +31,7 @@ from .parallel_workers import (
     RING,
     TORCH,
     Ours,
-    Team,
+    RankTeam,
     TeamClock,
     TeamFailed,
     TorchPeer,
@@ -68,7 +68,7 @@ class ParallelRow:
 class RankWork:
     """A candidate that all processes of a team run together."""
 
-    def __init__(self, name: str, team: Team, row: ParallelRow):
+    def __init__(self, name: str, team: RankTeam, row: ParallelRow):
         self.name, self.team = name, team
         self.relative, self.calls = TOLERANCES[row.dtype], 1
 
@@ -109,7 +109,7 @@ class ParallelSuite(Suite):
 
     rows: tuple[ParallelRow, ...]
     ranks: int = 2
-    teams: list[Team] = field(default_factory=list, compare=False)
+    teams: list[RankTeam] = field(default_factory=list, compare=False)
     needs = "2 GPUs"
 
     def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ class ParallelSuite(Suite):
         """Start the teams that candidates need, for a block."""
         kinds = [Ours, TorchPeer] if TORCH in names else [Ours]
         try:
-            self.teams.extend(Team(kind, self.ranks) for kind in kinds)
+            self.teams.extend(RankTeam(kind, self.ranks) for kind in kinds)
             yield
         finally:
             for team in self.teams:
@@ -187,7 +187,8 @@ class ParallelSuite(Suite):
             "dtype": row.dtype,
             "operations": operations,
             "timings": {
-                name: one | {"tflops": round(tflops(operations, one["median_us"]), 3)}
+                name: one
+                | {"how": "events", "tflops": round(tflops(operations, one["median_us"]), 3)}
                 for name, one in result.records().items()
             },
             "best": fastest(measured, SPREAD),
@@ -197,6 +198,8 @@ class ParallelSuite(Suite):
                 if name in measured.timings
             },
         }
+        for one in found["timings"].values():
+            one |= {"how": "events", "tflops": round(tflops(operations, one["median_us"]), 3)}
         if RING in measured.timings:
             found["exchange"] = self.hidden(row, measured.timings[RING].median_us)
         return found

@@ -16,6 +16,7 @@ from multiprocessing import get_context
 
 import numpy as np
 from kernelscope import asnumpy
+from kernelscope.errors import UserError
 from kernelscope.module import in_library
 from kernelscope.ranks import Rank, join_ranks
 
@@ -36,12 +37,12 @@ EXPONENTS = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}  # al
 LINK_BYTES = tuple(1 << power for power in (20, 23, 26, 28))  # each way
 
 
-class TeamFailed(RuntimeError):
+class TeamFailed(UserError, RuntimeError):
     """A process of a team has failed, ended or not answered; the message names it."""
 
 
 # -- the side that asks ----------------------------------------------------------------------------
-class Team:
+class RankTeam:
     """A process for each rank; ``ask(name, ...)`` calls a method in all of them at once."""
 
     def __init__(self, kind: Callable, size: int, environment: dict[str, str] | None = None):

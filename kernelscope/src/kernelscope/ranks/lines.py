@@ -72,7 +72,7 @@ class Hub:
                 tell(self.failure)
 
 
-class Line:
+class HubLine:
     """A rank's line to a hub in the same process.
 
     Attributes:
@@ -99,7 +99,7 @@ class Line:
         """End the line of a rank that is done."""
 
 
-class FarLine(Line):
+class FarLine(HubLine):
     """A process's line to the hub of rank 0. Its own hub knows of a failure alone."""
 
     def __init__(self, address: tuple[str, int], rank: int, size: int):
@@ -142,7 +142,7 @@ class FarLine(Line):
             self._changed.notify_all()
 
 
-class OwnLine(Line):
+class OwnLine(HubLine):
     """Rank 0's line: the hub of all processes is here."""
 
     def __init__(self, address: tuple[str, int], size: int):

@@ -10,12 +10,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..backend import array_module, gpu_count, is_device_array, resolve_backend
-from ..errors import BackendError, InputError
+from ..errors import BackendError, InputError, UserError
 from . import links
-from .lines import FarLine, Hub, Line, OwnLine, RankLost, name_of
+from .lines import FarLine, Hub, HubLine, OwnLine, RankLost, name_of
 
 WAIT_S = 60.0  # that a rank waits for its stream
 POLL_S = 50e-6
@@ -38,7 +38,7 @@ class Rank:
         stream: of exchanges, on a GPU; its work goes before other streams'. None on the simulator.
     """
 
-    def __init__(self, line: Line, backend: str, communicator):
+    def __init__(self, line: HubLine, backend: str, communicator):
         self.rank, self.size, self.backend = line.rank, line.size, backend
         self.xp, self.stream = array_module(backend), None
         self._line, self._communicator = line, communicator
@@ -59,6 +59,29 @@ class Rank:
             RankLost: a rank has failed, or does not come.
         """
         return self._line.gather(value, what)
+
+    def agree(self, form: Mapping[str, object], what: str, fault: UserError | None = None) -> None:
+        """Compare what ranks are about to do; nothing has travelled yet.
+
+        form: names and values of JSON's types, equal on all ranks.  fault: what is wrong on this
+        one, of which the others hear.
+
+        Raises:
+            The fault. InputError: a fault of another rank, or values that differ. RankLost.
+        """
+        forms = self.gather({**form, "fault": fault and str(fault)}, what)
+        if fault is not None:
+            raise fault
+        for number, other in enumerate(forms):
+            if other["fault"]:
+                raise InputError(f"rank {number}: {other['fault']}")
+        for number, other in enumerate(forms):
+            for name, value in other.items():
+                if value != forms[0][name]:
+                    raise InputError(
+                        f"rank {number} has {name} {value}, rank 0 {forms[0][name]}: all ranks "
+                        f"must make {what} alike"
+                    )
 
     def exchange(self, sends: Iterable, receives: Iterable) -> None:
         """Send and receive arrays at once, on `stream`; the simulator waits until it is done.
@@ -160,7 +183,7 @@ def run_ranks(
             import cupy
 
             cupy.cuda.Device(number).use()
-        rank = Rank(Line(hub, number), backend, communicators[number])
+        rank = Rank(HubLine(hub, number), backend, communicators[number])
         try:
             results[number] = work(rank)
             rank.close()
@@ -216,7 +239,7 @@ def join_ranks(backend: str | None = None) -> Rank:
     return Rank(line, backend, communicator)
 
 
-def _end_unless_started(line: Line) -> threading.Event:
+def _end_unless_started(line: HubLine) -> threading.Event:
     """End this process where NCCL waits for a rank that does not come: nothing else ends it."""
     started = threading.Event()
 
