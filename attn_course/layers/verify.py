@@ -104,7 +104,7 @@ def layer_case(step: Step, tokens: np.ndarray, heads: int) -> LayerCase:
     elif step is steps.JOIN_PARTS:  # b has rows of a, where it can all but a head's first and last
         first = int(n > 2)
         ends = rng.normal(0, 3, (2, batch, n)).astype(np.float32)
-        ends[0, :, 1::3], ends[1, :, 1::2], ends[1, :, :first] = 3 * [-np.inf]  # without keys
+        ends[0, :, 2::3], ends[1, :, 2::2], ends[1, :, :first] = 3 * [-np.inf]  # without keys
         ends[1, :, n - first :] = -np.inf
         seen = np.isfinite(ends)[..., None]
         a, b = np.where(seen, [tokens, residual.reshape(tokens.shape)], np.float32(0))
