@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
-from kernelscope.ranks import Marks, row_copy
+from kernelscope.ranks import StreamMarks, row_copy
 
 from attn_course.ladder.call import StepLaunch, step_launch
 from attn_course.layers.steps import JOIN_PARTS, Rows
@@ -32,7 +32,7 @@ class RingPlan(ParallelPlan):
 
     def prepare(self) -> None:
         self.early = self.shards.sizes(self.rank.rank)[0]
-        self.marks, self.late = Marks(self.rank.stream is not None), None
+        self.marks, self.late = StreamMarks(self.rank.stream is not None), None
         most = max(map(self.shards.rows, range(self.rank.size)))
         self.buffers = [self._room(most) for _ in range(2 if self.rank.size > 1 else 0)]
         part = self.buffer(self.out.size) if self.rank.size > 1 else None

@@ -8,7 +8,7 @@ has what a program uses: Rank, run_ranks() and join_ranks().
 from ..lazy import lazy
 
 _NAMES = {
-    "copies": "Marks row_copy",
+    "copies": "StreamMarks row_copy",
     "lines": "Hub RankLost",
     "links": "Loopback LinkError groupEnd groupStart",
     "rank": "Rank join_ranks run_ranks",

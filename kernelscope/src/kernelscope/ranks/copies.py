@@ -11,7 +11,7 @@ import numpy as np
 from ..backend import is_device_array
 
 
-class Marks:
+class StreamMarks:
     """Events by name on the streams of one rank; active: False on the simulator."""
 
     def __init__(self, active: bool):

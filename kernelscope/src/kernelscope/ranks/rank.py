@@ -24,6 +24,7 @@ STARTING_S = 60.0  # that NCCL may take to connect the ranks
 CHANNELS = "NCCL_MAX_P2P_NCHANNELS"  # NCCL's variable: blocks, and so SMs, that an exchange takes
 MOST_CHANNELS = "8"
 PRIORITY = -5  # the first there is: of blocks that wait for an SM its go before others
+PORT_AFTER = 1  # MASTER_PORT is torchrun's own
 FIRST, LAST = "the start", "the end"  # rounds of all ranks
 
 
@@ -79,8 +80,8 @@ class Rank:
             for name, value in other.items():
                 if value != forms[0][name]:
                     raise InputError(
-                        f"rank {number} has {name} {value}, rank 0 {forms[0][name]}: all ranks "
-                        f"must make {what} alike"
+                        f"rank {number} has {name} {value}, rank 0 {forms[0][name]}, in {what}: "
+                        "it must be the same on all ranks"
                     )
 
     def exchange(self, sends: Iterable, receives: Iterable) -> None:
@@ -262,7 +263,7 @@ def _place() -> tuple[int, int, int, tuple[str, int]]:
     if "RANK" in known and "WORLD_SIZE" in known:
         rank, size = int(known["RANK"]), int(known["WORLD_SIZE"])
         host, port = known.get("MASTER_ADDR", "localhost"), int(known.get("MASTER_PORT", 29400))
-        return rank, size, int(known.get("LOCAL_RANK", rank)), (host, port + 1)
+        return rank, size, int(known.get("LOCAL_RANK", rank)), (host, port + PORT_AFTER)
     try:
         from mpi4py import MPI
     except ImportError:
