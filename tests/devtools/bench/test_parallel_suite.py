@@ -58,12 +58,14 @@ class ThreadTeam(parallel_workers.RankTeam):
 @pytest.fixture
 def threads(monkeypatch):
     monkeypatch.setattr(parallel, "RankTeam", ThreadTeam)
+    monkeypatch.setattr(parallel, "TURNS", 1)
+    monkeypatch.setattr(parallel, "MOST_CALLS", 1)
     return ParallelSuite("parallel", "small ones", (ROW,))
 
 
 def test_a_row_and_its_record(threads, tmp_path, capsys):
     with threads.started(parallel.OURS):
-        found = threads.run_row(ROW, parallel.OURS, iterations=2, warmup=0)
+        found = threads.run_row(ROW, parallel.OURS, iterations=1, warmup=0)
     assert found["wrong"] == found["refused"] == {} and set(found["timings"]) == set(parallel.OURS)
     assert set(found["ratios"]) == {"ring", "heads"} and not threads.teams
     side = found["exchange"]

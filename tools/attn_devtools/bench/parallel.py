@@ -40,7 +40,7 @@ from .suite import Suite, fastest
 
 OURS = (ONE, RING, HEADS)
 SPREAD = (RING, HEADS)  # over all ranks
-ROW_SECONDS = 5.0
+ROW_SECONDS, TURNS = 5.0, 30  # of a ring and its two sides in turns
 SAMPLE_US, MOST_CALLS = 20_000, 20  # a sample's calls last about so long, where they are so few
 
 
@@ -212,7 +212,7 @@ class ParallelSuite(Suite):
         ours = self.teams[0]
         work = {name: RankWork(name, ours, row) for name in (RING, COMPUTE, EXCHANGE)}
         replays = {name: one.capture(1) for name, one in work.items()}
-        turns = turns_for(dict.fromkeys(work, max(call_us, SAMPLE_US)), 30, ROW_SECONDS)
+        turns = turns_for(dict.fromkeys(work, max(call_us, SAMPLE_US)), TURNS, ROW_SECONDS)
         found: Contest = contest(replays, iterations=turns, warmup=1, clock=TeamClock())
         both, alone, travel = (found.timings[name].median_us for name in work)
         _, heads, n, d = row.shape

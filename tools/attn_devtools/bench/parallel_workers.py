@@ -230,6 +230,7 @@ class Ours:
             if self.rank.rank == 0:
                 made = plan(*self.whole, method="auto", causal=self.causal)
                 self.plans[ONE] = self.calls[ONE] = made
+                made()
             return
         kind = RingPlan if name == RING else HeadsPlan
         made = kind(self.rank, *self.mine, self.shards.length, self.causal)
