@@ -17,7 +17,7 @@ from attn_devtools.record import command as record
 from attn_devtools.record import schema
 
 SUITE = PARALLEL_SUITES["parallel"]
-ROW = ParallelRow((1, 4, 30, 8), True, "float32", 2)
+ROW = ParallelRow((1, 4, 12, 8), False, "float32", 2)
 
 
 class FixedClock:
@@ -69,18 +69,18 @@ def test_a_row_and_its_record(threads, tmp_path, capsys):
     assert found["wrong"] == found["refused"] == {} and set(found["timings"]) == set(parallel.OURS)
     assert set(found["ratios"]) == {"ring", "heads"} and not threads.teams
     side = found["exchange"]
-    assert side["bytes"] == 2 * 2 * 15 * 8 * 4 and side["hidden"] == 1.0
+    assert side["bytes"] == 2 * 2 * 6 * 8 * 4 and side["hidden"] == 1.0
     fields = {"suite": "parallel", "about": "all", "torch": "", "clocks": {}, "ranks": 2}
     fields |= {"nccl": 22807, "link": [{"bytes": 1 << 26, "gb_s": 268.0}]}
     schema.write(stamped("bench_parallel", rows=[found], **fields), "bench_parallel", tmp_path)
     assert main.main(["bench", "parallel", "--recorded", "--results", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "268 at 64 MiB" in said and "1,4,30,8 causal float32 kv_heads 2" in said
+    assert "268 at 64 MiB" in said and "1,4,12,8 float32 kv_heads 2" in said
     assert "100 %" in said
 
 
 def test_a_wrong_output_is_no_candidate(threads, monkeypatch):
-    monkeypatch.setattr(parallel_workers.Ours, "expected", lambda one: np.zeros((1, 3, 30, 8)))
+    monkeypatch.setattr(parallel_workers.Ours, "expected", lambda one: np.zeros((1, 3, 12, 8)))
     with threads.started(parallel.OURS), pytest.raises(TimingError, match="no candidate is left"):
         threads.run_row(ROW, parallel.OURS, iterations=1, warmup=0)
 

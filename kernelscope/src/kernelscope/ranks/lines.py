@@ -88,12 +88,17 @@ class HubLine:
 
         what: where a rank that does not come is missing.
         """
-        self._round += 1
+        self._begin()
         return self.hub.gather(self.rank, self._round, value, what, timeout_s)
 
     def fail(self, reason: str) -> None:
         """Tell all ranks that nothing can go on."""
         self.hub.fail(reason)
+
+    def _begin(self) -> None:
+        if self.hub.failure is not None:
+            raise RankLost(self.hub.failure)
+        self._round += 1
 
     def close(self) -> None:
         """End the line of a rank that is done."""
@@ -112,7 +117,7 @@ class FarLine(HubLine):
         self._wire.listen(self._take)
 
     def gather(self, value, what: str, timeout_s: float = GATHER_S) -> list:
-        self._round += 1
+        self._begin()
         message = {"round": self._round, "value": value, "what": what, "timeout_s": timeout_s}
         self._wire.send(message)
         with self._changed:
