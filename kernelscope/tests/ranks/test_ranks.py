@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kernelscope import Counters, RawModule, observe
 from kernelscope.errors import InputError
-from kernelscope.ranks import RankLost, join_ranks, links, rank, run_ranks
+from kernelscope.ranks import LinkError, RankLost, join_ranks, links, rank, run_ranks
 
 ADD = r"""
 extern "C" __global__ void add(float* x, float y) { x[threadIdx.x] += y; }
@@ -70,7 +70,7 @@ def test_sends_to_each_other_outside_a_group_hang_with_a_message(monkeypatch):
         one._communicator.send(array.ctypes.data, 4, links.BYTE, 1 - one.rank)
         one._communicator.recv(array.ctypes.data, 4, links.BYTE, 1 - one.rank)
 
-    with pytest.raises(RankLost, match=r"LinkError: rank \d sends to rank \d.*groupStart"):
+    with pytest.raises((RankLost, LinkError), match=r"rank \d sends to rank \d.*groupStart"):
         run_ranks(work, 2, "simulator")
 
 
@@ -97,9 +97,8 @@ def test_counts_that_differ_are_named():
 def test_ranks_agree_before_anything_travels():
     run_ranks(lambda one: one.agree({"length": 8}, "a sum"), 3, "simulator")
     differ = "rank 2 has length 2, rank 0 0, in a sum: it must be the same on all ranks"
-    with pytest.raises(RankLost, match=differ) as raised:
+    with pytest.raises(InputError, match=differ):
         run_ranks(lambda one: one.agree({"length": one.rank // 2 * 2}, "a sum"), 3, "simulator")
-    assert isinstance(raised.value.__cause__, InputError)
 
 
 def test_a_fault_of_one_rank_is_heard_by_all():

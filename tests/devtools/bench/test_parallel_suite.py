@@ -63,6 +63,7 @@ def threads(monkeypatch):
     return ParallelSuite("parallel", "small ones", (ROW,))
 
 
+@pytest.mark.system
 def test_a_row_and_its_record(threads, tmp_path, capsys):
     with threads.started(parallel.OURS):
         found = threads.run_row(ROW, parallel.OURS, iterations=1, warmup=0)
@@ -79,6 +80,7 @@ def test_a_row_and_its_record(threads, tmp_path, capsys):
     assert "100 %" in said
 
 
+@pytest.mark.system
 def test_a_wrong_output_is_no_candidate(threads, monkeypatch):
     monkeypatch.setattr(parallel_workers.Ours, "expected", lambda one: np.zeros((1, 3, 12, 8)))
     with threads.started(parallel.OURS), pytest.raises(TimingError, match="no candidate is left"):

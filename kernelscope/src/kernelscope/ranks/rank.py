@@ -172,11 +172,12 @@ def run_ranks(
     all of them launch.
 
     Raises:
-        RankLost: what has gone wrong first, with its rank; the cause is that exception.
+        RankLost: what has gone wrong first, with its rank; the cause is that exception. Where all
+            ranks raise something, that of rank 0.
     """
     backend = resolve_backend(backend)
     size = size or gpu_count() or 1
-    hub, results, errors = Hub(size), [None] * size, []
+    hub, results, errors = Hub(size), [None] * size, {}
     communicators = _communicators(hub, size, backend)
 
     def run(number: int) -> None:
@@ -189,7 +190,7 @@ def run_ranks(
             results[number] = work(rank)
             rank.close()
         except BaseException as error:
-            errors.append(error)
+            errors[number] = error
             hub.fail(f"rank {number}: {type(error).__name__}: {error}")
 
     threads = [
@@ -200,8 +201,11 @@ def run_ranks(
         thread.start()
     for thread in threads:
         thread.join()
+    causes = [one for _, one in sorted(errors.items()) if not isinstance(one, RankLost)]
+    if len(causes) == size:
+        raise causes[0]  # all refuse alike
     if errors:
-        raise RankLost(hub.failure) from errors[0]
+        raise RankLost(hub.failure) from next(iter(causes or errors.values()))
     return results
 
 
