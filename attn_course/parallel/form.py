@@ -55,10 +55,6 @@ class ParallelPlan(ABC):
     def run(self) -> None:
         """Queue all work."""
 
-    def fault(self) -> str:
-        """Return why the plan does not take what attention() takes; "" where it does."""
-        return ""
-
     def __call__(self):
         self.run()
         return self.out
@@ -74,8 +70,6 @@ class ParallelPlan(ABC):
                     f"q has {self.q.shape[2]} rows, k {self.k.shape[2]}; of {length} on "
                     f"{self.rank.size} ranks this one has {rows}: cut them by Shards.take()"
                 )
-            if found := self.fault():
-                raise InputError(found)
         except (InputError, TypeError) as error:
             fault = error
         batch, heads, _, d = self.q.shape

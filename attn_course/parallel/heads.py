@@ -4,9 +4,8 @@ Each rank sends every other one the rows of that one's heads, computes its heads
 and sends the rows of the output home. Nothing is joined, and nothing computes while rows travel.
 """
 
-from collections.abc import Callable
-
 import numpy as np
+from kernelscope.errors import InputError
 from kernelscope.ranks import row_copy
 
 from .form import ParallelPlan
@@ -17,71 +16,48 @@ class HeadsPlan(ParallelPlan):
 
     kind = "heads"
 
-    def fault(self) -> str:
-        for name in "qk":
-            heads = getattr(self, name).shape[1]
-            if heads % self.rank.size:
-                return (
-                    f"{name} has {heads} heads, not a multiple of the {self.rank.size} ranks: "
-                    "use ring_attention()"
-                )
-        return ""
-
     def prepare(self) -> None:
-        batch, heads, rows, d = self.q.shape
+        (batch, heads, rows, d), ranks = self.q.shape, self.rank.size
+        if heads % ranks or self.k.shape[1] % ranks:
+            raise InputError(
+                f"q has {heads} heads, k {self.k.shape[1]}, not both a multiple of the {ranks} "
+                "ranks: use ring_attention()"
+            )
+        own, length = heads // ranks, self.shards.length
         self.lse = self.xp.empty((batch, heads, rows), np.float32)
-        self.sent, self.received, self.sort = [], [], []
-        self.found, self.home, self.split = [], [], []
-        whole = [self._gather(getattr(self, name)) for name in "qkv"]
-        out = self.xp.empty((batch, heads // self.rank.size, self.shards.length, d), self.q.dtype)
-        self.launch, lse = self.attend(*whole, out, self.causal, False)
-        self._scatter(out, self.out)
-        self._scatter(lse[..., None], self.lse[..., None])
+        few = [self.k.shape[1] // ranks] * 2  # heads of k and of v
+        inputs = self.q, self.k, self.v
+        whole = [self.xp.empty((batch, n, length, d), self.q.dtype) for n in (own, *few, own)]
+        self.launch, lse = self.attend(*whole, self.causal, False)
+        ways = [self._way(*pair, True) for pair in zip(inputs, whole[:3], strict=True)]
+        self.there = [sum(lists, []) for lists in zip(*ways, strict=True)]
+        ways = self._way(self.out, whole[3], False), self._way(self.lse[..., None], lse[..., None])
+        self.back = [sum(lists, []) for lists in zip(*ways, strict=True)]
 
     def run(self) -> None:
-        self.rank.exchange_in_turn(self.sent, self.received)
-        for copy in self.sort:
-            copy()
-        self.launch()
-        for copy in self.split:
-            copy()
-        self.rank.exchange_in_turn(self.found, self.home)
+        sends, receives, copies = self.there
+        self.rank.exchange_in_turn(sends, receives)
+        for launch in (*copies, self.launch, *self.back[2]):
+            launch()
+        self.rank.exchange_in_turn(*self.back[:2])
 
-    def _gather(self, array):
-        """Prepare the way of rows to their places in (B, H / ranks, length, d), and return that."""
-        batch, heads, _, d = array.shape
-        own = heads // self.rank.size
-        whole = self.xp.empty((batch, own, self.shards.length, d), array.dtype)
+    def _way(self, array, whole, inwards: bool = False) -> tuple[list, list, list]:
+        """Return sends, receives and copies by which a rank's rows come to their places, or back.
+
+        array: (B, H, rows, ...) of this rank.  whole: (B, H / ranks, length, ...).
+        """
+        own, parts, blocks, copies = whole.shape[1], [], [], []
         for peer in range(self.rank.size):
-            block = self.xp.empty((batch, own, self.shards.rows(peer), d), array.dtype)
-            self.sent += self._of_heads(array, peer)
-            self.received += [(one, peer) for one in block]
-            self.sort += self._copies(whole, block, peer, inwards=True)
-        return whole
-
-    def _scatter(self, whole, out) -> None:
-        """Prepare the way of rows back to the ranks whose they are."""
-        for peer in range(self.rank.size):
-            shape = (*whole.shape[:2], self.shards.rows(peer), whole.shape[3])
-            block = self.xp.empty(shape, whole.dtype)
-            self.split += self._copies(whole, block, peer, inwards=False)
-            self.found += [(one, peer) for one in block]
-            self.home += self._of_heads(out, peer)
-
-    def _of_heads(self, array, peer: int) -> list[tuple]:
-        """Return the heads of a rank, an array for each element of the batch, and the rank."""
-        own = array.shape[1] // self.rank.size
-        return [(one[peer * own : (peer + 1) * own], peer) for one in array]
-
-    def _copies(self, whole, block, peer: int, inwards: bool) -> list[Callable]:
-        """Return copies between a rank's rows and their two places in the sequence."""
-        early, late = self.shards.chunks(peer)
-        size = early.stop - early.start
-        found = []
-        for rows, part in ((early, block[:, :, :size]), (late, block[:, :, size:])):
-            pair = whole[:, :, rows], part
-            found.append(row_copy(*(pair if inwards else reversed(pair))))
-        return found
+            rows = self.shards.rows(peer)
+            block = self.xp.empty((*whole.shape[:2], rows, whole.shape[3]), whole.dtype)
+            parts += [(one[peer * own : (peer + 1) * own], peer) for one in array]
+            blocks += [(one, peer) for one in block]
+            early, late = self.shards.chunks(peer)
+            size = early.stop - early.start
+            for chunk, part in ((early, block[:, :, :size]), (late, block[:, :, size:])):
+                pair = whole[:, :, chunk], part
+                copies.append(row_copy(*(pair if inwards else pair[::-1])))
+        return (parts, blocks, copies) if inwards else (blocks, parts, copies)
 
 
 def heads_attention(rank, q, k, v, length: int, *, causal=False, scale=None):

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from kernelscope.ranks import StreamMarks, row_copy
 
-from attn_course.ladder.call import StepLaunch, step_launch
+from attn_course.ladder.call import step_launch
 from attn_course.layers.steps import JOIN_PARTS, Rows
 
 from .form import ParallelPlan
@@ -32,13 +32,17 @@ class RingPlan(ParallelPlan):
 
     def prepare(self) -> None:
         self.early = self.shards.sizes(self.rank.rank)[0]
-        self.marks, self.late = StreamMarks(self.rank.stream is not None), None
+        self.marks = StreamMarks(self.rank.stream is not None)
         most = max(map(self.shards.rows, range(self.rank.size)))
         self.buffers = [self._room(most) for _ in range(2 if self.rank.size > 1 else 0)]
         part = self.buffer(self.out.size) if self.rank.size > 1 else None
         exact = self.q.dtype == np.float32 or self.rank.size == 2
         self.sum = self.out if exact else self.xp.empty(self.out.shape, np.float32)
         self.moves: list[list[Callable]] = [[] for _ in range(self.rank.size)]
+        if self.causal and self.rank.rank < self.rank.size - 1:  # copied during the first exchange
+            late = self.q[:, :, self.early :]
+            self.late = self.xp.empty(late.shape, late.dtype)
+            self.moves[1].append(row_copy(self.late, late))
         self.steps = [self._step(number, part) for number in range(self.rank.size)]
 
     def run(self, exchange: bool = True, compute: bool = True) -> None:
@@ -99,18 +103,10 @@ class RingPlan(ParallelPlan):
             for to, one in zip((k, v), whole, strict=True):
                 self.moves[number].append(row_copy(to, one[:, :, :rows]))
         elif self.causal:  # a later rank's: the early rows see none of it
-            q, first = self._late_rows(), self.early
+            q, first = self.late, self.early
         found = self.buffer(*q.shape, like=part)
         run, lse = self.attend(q, k, v, found, False, exchanging)
         return [run, self._join(number, found, lse, first)]
-
-    def _late_rows(self):
-        """The rows of the late chunk, copied while the first exchange is under way."""
-        if self.late is None:
-            late = self.q[:, :, self.early :]
-            self.late = self.xp.empty(late.shape, self.q.dtype)
-            self.moves[1].append(row_copy(self.late, late))
-        return self.late
 
     def _join(self, number: int, part, lse, first: int) -> Callable:
         """Return a launch of kernel 30: what was found so far and a part, into the sum or out."""
@@ -124,9 +120,8 @@ class RingPlan(ParallelPlan):
         written = batch * heads * (part.shape[2] if before is after else rows)
         numbers = {"heads": batch * heads, "rows": rows, "part": part.shape[2], "first": first}
         extents = Rows(batch * heads * rows, d, written=written)
-        launch: StepLaunch = step_launch(
-            JOIN_PARTS, extents, arrays, numbers | {"d": d}, options, self.rank.backend
-        )
+        how = arrays, numbers | {"d": d}, options, self.rank.backend
+        launch = step_launch(JOIN_PARTS, extents, *how)
         return partial(launch.run, arrays)
 
 

@@ -8,6 +8,7 @@ each rank has as much work as any other. The order is known as zig-zag.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from kernelscope import asnumpy
 from kernelscope.errors import InputError
 
@@ -54,20 +55,18 @@ class Shards:
         """Return the number of a rank's rows."""
         return sum(self.sizes(rank))
 
+    def order(self, rank: int) -> np.ndarray:
+        """Return a rank's rows, in the order in which it has them."""
+        return np.concatenate([np.arange(one.start, one.stop) for one in self.chunks(rank)])
+
     def take(self, array, rank: int, xp):
         """Return a rank's rows of an array (B, H, length, ...), C-contiguous."""
-        found = [array[:, :, rows] for rows in self.chunks(rank)]
-        bits = f"u{array.dtype.itemsize}"  # no library joins arrays of every 16-bit type
-        return xp.concatenate([one.view(bits) for one in found], axis=2).view(array.dtype)
+        bits = array.view(f"u{array.dtype.itemsize}")  # not every library moves every 16-bit type
+        return xp.take(bits, xp.asarray(self.order(rank)), axis=2).view(array.dtype)
 
     def whole(self, parts: Sequence):
         """Return (B, H, length, ...) on the host of the ranks' rows, by rank."""
-        parts = [asnumpy(one) for one in parts]
-        first = parts[0]
-        found = first.repeat(1, axis=2)
-        found.resize((*first.shape[:2], self.length, *first.shape[3:]), refcheck=False)
-        for rank, part in enumerate(parts):
-            early, late = self.chunks(rank)
-            size = early.stop - early.start
-            found[:, :, early], found[:, :, late] = part[:, :, :size], part[:, :, size:]
+        rows = np.concatenate([asnumpy(one) for one in parts], axis=2)
+        found = np.empty_like(rows)
+        found[:, :, np.concatenate([self.order(rank) for rank in range(self.ranks)])] = rows
         return found

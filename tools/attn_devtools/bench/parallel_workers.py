@@ -179,11 +179,6 @@ def sampled(out, at: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     return at[places], found if finite else np.full_like(found, np.nan)
 
 
-def rows_in_order(shards: Shards, rank: int) -> np.ndarray:
-    """The rows of a rank, in the order in which it has them."""
-    return np.concatenate([np.arange(one.start, one.stop) for one in shards.chunks(rank)])
-
-
 def expected_rows(q, k, v, causal: bool) -> np.ndarray:
     """Return the sampled rows of sampled heads in float64, (B, heads, rows, d)."""
     rows, heads, group = sampled_rows(q.shape[2]), sampled_heads(q.shape[1]), len(q[0]) // len(k[0])
@@ -257,7 +252,7 @@ class Ours:
         if name not in self.plans:
             return None
         length, out = self.shards.length, self.plans[name].out
-        at = np.arange(length) if name == ONE else rows_in_order(self.shards, self.rank.rank)
+        at = np.arange(length) if name == ONE else self.shards.order(self.rank.rank)
         return sampled(out, at, length)
 
     def expected(self) -> np.ndarray | None:
@@ -346,7 +341,7 @@ class TorchPeer:
     def _order(self) -> np.ndarray:
         """The rows of this rank: the first of the halves, or with load balancing as ours."""
         if self.causal:
-            return rows_in_order(Shards(self.length, self.size), self.number)
+            return Shards(self.length, self.size).order(self.number)
         return np.arange(self.length).reshape(self.size, -1)[self.number]
 
     def _call(self) -> None:
