@@ -11,7 +11,13 @@ from record_harness import stamped
 from attn_course.cli import main
 from attn_course.measure import candidates
 from attn_course.measure.timing import TimingError
-from attn_devtools.bench import PARALLEL_SUITES, parallel, parallel_workers
+from attn_devtools.bench import (
+    PARALLEL_SUITES,
+    parallel,
+    parallel_trials,
+    parallel_workers,
+    problems,
+)
 from attn_devtools.bench.parallel import ParallelRow, ParallelSuite, RankWork
 from attn_devtools.record import command as record
 from attn_devtools.record import schema
@@ -73,11 +79,24 @@ def test_a_row_and_its_record(threads, tmp_path, capsys):
     assert side["bytes"] == 2 * 2 * 6 * 8 * 4 and side["hidden"] == 1.0
     fields = {"suite": "parallel", "about": "all", "torch": "", "clocks": {}, "ranks": 2}
     fields |= {"nccl": 22807, "link": [{"bytes": 1 << 26, "gb_s": 268.0}]}
-    schema.write(stamped("bench_parallel", rows=[found], **fields), "bench_parallel", tmp_path)
+    fields["checked"] = parallel_trials.checked((ROW,), 2, ThreadTeam)
+    sides = {f"{name}_us": 1000.0 for name in ("ring", "ring_compute", "ring_exchange")}
+    row = {"label": ROW.label, "nccl_blocks": 8, "grid": "a block a tile", "link_gb_s": 201.0}
+    fields |= {
+        "by_blocks": [row | sides],
+        "lost_rank": {"seconds": 0.3, "said": "rank 1 has ended"},
+    }
+    taken = stamped("bench_parallel", rows=[found], **fields)
+    assert problems(taken) == []
+    schema.write(taken, "bench_parallel", tmp_path)
     assert main.main(["bench", "parallel", "--recorded", "--results", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "268 at 64 MiB" in said and "1,4,12,8 float32 kv_heads 2" in said
-    assert "100 %" in said
+    assert "100 %" in said and "8 a block a tile 1.000 1.000 1.000 201" in said
+    assert "0.3 s after the last rank was killed: rank 1 has ended" in said
+    wrong = [{"label": "x", "name": "ring", "relative_error": 1.0, "agrees": False}]
+    assert problems(taken | {"checked": wrong}) == ["x: ring is wrong"]
+    assert problems(taken | {"checked": "Ours 1 has ended"}) == ["checked: Ours 1 has ended"]
 
 
 @pytest.mark.system

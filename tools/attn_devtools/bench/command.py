@@ -34,7 +34,7 @@ from . import (
 from .attention import AUTO_MARGIN
 from .backward import GRADIENTS
 from .compile_first import compile_first
-from .parallel_workers import ONE, TORCH
+from .parallel_workers import COMPUTE, EXCHANGE, ONE, RING, TORCH
 from .peers import ATTENTION, kinds_of
 
 SIMULATOR = "simulator"
@@ -43,6 +43,8 @@ REPEATS = 5  # of the simulator's cases
 ITERATIONS, WARMUP = 60, 10
 LAYER_HEADS = "input|layer|us|20 to 80 %|GB/s|TFLOP/s|error|best peer's time / its|95 %".split("|")
 PARALLEL_HEADS = f"B,H,L,D|on|ms|20 to 80 %|TFLOP/s|error|{ONE}: times|95 %|{TORCH}: times|95 %"
+BLOCKS_HEADS = "B,H,L,D|NCCL's blocks|grid|ring, ms|computation|exchange|link, GB/s"
+TRIALS = ("checked", "by_blocks", "lost_rank")
 EXCHANGE_HEADS = "B,H,L,D|MiB sent|both, ms|computation alone|exchange alone|hidden"
 BACKWARD_HEADS = f"B,H,L,D|method|us|20 to 80 %|TFLOP/s|{'|'.join(GRADIENTS)}|peer / its|95 %"
 RATIOS = "above 1 ours is faster; 95 %: interval of the ratio, from resampled turns"
@@ -260,7 +262,35 @@ def parallel_tables(record: dict) -> list[str]:
         table(PARALLEL_HEADS.split("|"), rows, right=range(2, 9)) + f"\ntimes: {RATIOS}",
         "How much of a ring's exchange the computation hides\n"
         + table(EXCHANGE_HEADS.split("|"), hidden, right=range(1, 6)),
+        *trial_texts(record),
     ]
+
+
+def trial_texts(record: dict) -> list[str]:
+    """The trials beside the times, or why they have failed."""
+    found = [f"{name}: {record[name]}" for name in TRIALS if isinstance(record.get(name), str)]
+    if isinstance(record.get("checked"), list):
+        rows = [
+            (one["label"], one["name"], f"{one['relative_error']:.1e}", str(one["agrees"]))
+            for one in record["checked"]
+        ]
+        found.append(table(("B,H,L,D", "on", "error", "agrees"), rows, right=(2,)))
+    if isinstance(record.get("by_blocks"), list):
+        rows = [
+            (
+                *(str(one[name]) for name in ("label", "nccl_blocks", "grid")),
+                *(f"{one[f'{name}_us'] / 1e3:.3f}" for name in (RING, COMPUTE, EXCHANGE)),
+                f"{one['link_gb_s']:.0f}",
+            )
+            for one in record["by_blocks"]
+        ]
+        found.append(table(BLOCKS_HEADS.split("|"), rows, right=range(3, 7)))
+    if isinstance(record.get("lost_rank"), dict):
+        one = record["lost_rank"]
+        found.append(
+            f"rank 0, {one['seconds']:.1f} s after the last rank was killed: {one['said']}"
+        )
+    return found
 
 
 def time_cells(one: dict) -> list[str]:
@@ -319,8 +349,8 @@ def rival_cells(row: dict, key: str) -> list[str]:
 def floor_cell(record: dict, row: dict, time_us: float) -> str:
     """How many times its floor a time is; '-' for a GPU without peak rates."""
     (b, h, n, d), dtype = row["shape"], row.get("dtype", "float32")
-    work = attention_work(Problem(b * h, n, n, d, causal=row["causal"], dtype=dtype))
     try:
+        work = attention_work(Problem(b * h, n, n, d, causal=row["causal"], dtype=dtype))
         return f"{time_us / work.floor_us(peak_of(record['gpu']), dtype):.1f}x"
     except KeyError:
         return "-"

@@ -40,6 +40,7 @@ from .suite import Suite, fastest
 
 OURS = (ONE, RING, HEADS)
 SPREAD = (RING, HEADS)  # over all ranks
+LONG = 32768  # rows of the sequences of trials
 ROW_SECONDS, TURNS = 5.0, 30  # of a ring and its two sides in turns
 SAMPLE_US, MOST_CALLS = 20_000, 20  # a sample's calls last about so long, where they are so few
 
@@ -88,11 +89,8 @@ class RankWork:
         self.team.ask("poison", self.name)
 
     def output(self) -> np.ndarray:
-        """Return the sampled rows of all ranks, in order: NaN where no rank has one."""
-        parts = [one for one in self.team.ask("rows", self.name) if one is not None]
-        rows, found = zip(*parts, strict=True)
-        at, found = np.concatenate(rows), np.concatenate(found, axis=2)
-        return found[:, :, np.argsort(at, kind="stable")]
+        """Return the sampled rows of all ranks, in order."""
+        return self.team.rows(self.name)
 
     def _time_us(self, calls: int) -> float:
         found = max(self.team.ask("time_us", self.name, calls))
@@ -104,10 +102,12 @@ class RankWork:
 class ParallelSuite(Suite):
     """Problems of ring_attention() and heads_attention(), which teams of processes run.
 
-    ranks: GPUs.  teams: those that run, ours first; empty but during a run.
+    checks: small rows whose errors are recorded.  ranks: GPUs.  teams: those that run, ours first;
+    empty but during a run.
     """
 
     rows: tuple[ParallelRow, ...]
+    checks: tuple[ParallelRow, ...] = ()
     ranks: int = 2
     teams: list[RankTeam] = field(default_factory=list, compare=False)
     needs = "2 GPUs"
@@ -242,6 +242,15 @@ PARALLEL_SUITES = {
             ParallelRow((1, 16, n, 128), causal)
             for n in (8192, 32768, 131072)
             for causal in (False, True)
+        ),
+        (
+            ParallelRow((1, 4, 4096, 128), True),
+            ParallelRow((2, 8, 1111, 128), True, "bfloat16", 2),
+            ParallelRow((1, 8, 5003, 128), False, "bfloat16", 4),
+            ParallelRow((1, 4, 3001, 128), True, "float16"),
+            ParallelRow((1, 4, 3001, 64), False, "float16", 2),
+            ParallelRow((2, 4, 777, 64), True, "float32", 2),
+            ParallelRow((1, 4, 1030, 64), False, "float32"),
         ),
     )
 }

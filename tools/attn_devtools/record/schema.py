@@ -143,6 +143,30 @@ class LinkRate(TypedDict):
     gb_s: Positive
 
 
+class CheckedRow(TypedDict):
+    label: str
+    name: str
+    relative_error: NotNegative
+    agrees: bool
+
+
+class RingByBlocks(TypedDict):
+    """A ring and its two sides, by the blocks that NCCL may take and the grid of attention."""
+
+    label: str
+    nccl_blocks: Count
+    grid: str
+    ring_us: Positive
+    ring_compute_us: Positive
+    ring_exchange_us: Positive
+    link_gb_s: Positive
+
+
+class LostRank(TypedDict):
+    seconds: float  # from the end of a rank to that of rank 0
+    said: str
+
+
 class WorkFields(TypedDict):
     """Operations of matrix products, bytes of inputs and output."""
 
@@ -206,6 +230,9 @@ class ParallelRecord(SuiteStamp):
     ranks: Count
     nccl: Count  # version
     link: Some[LinkRate]  # each way between two neighbours, both at once
+    checked: NotRequired[Some[CheckedRow] | str]  # or why there is none, here and below
+    by_blocks: NotRequired[Some[RingByBlocks] | str]
+    lost_rank: NotRequired[LostRank | str]
     rows: Some[ParallelRowFields]
 
 
