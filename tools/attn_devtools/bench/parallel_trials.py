@@ -19,7 +19,7 @@ from attn_course.reference.dtypes import TOLERANCES
 
 from .parallel_workers import COMPUTE, EXCHANGE, HEADS, ONE, RING, Ours, RankTeam, TeamFailed
 
-NCCL_BLOCKS = (4, 8, 16, 32)  # that an exchange may take
+NCCL_BLOCKS = (32, 16, 4, 8)  # that an exchange may take
 TURNS = 5
 DIES_AFTER_S, ENDS_WITHIN_S = 2.0, 70.0
 
@@ -76,7 +76,7 @@ def checked(rows: Sequence, ranks: int, make: Callable = RankTeam) -> list[dict]
 
 def by_blocks(rows: Sequence, ranks: int) -> Iterator[dict]:
     """Yield the times of rings and their two sides, by the blocks of NCCL and by the grid."""
-    settings = [(blocks, Ours) for blocks in NCCL_BLOCKS] + [(8, Held)]
+    settings = [(NCCL_BLOCKS[-1], Held), *((blocks, Ours) for blocks in NCCL_BLOCKS)]
     for blocks, kind in settings:
         team = RankTeam(kind, ranks, {CHANNELS: str(blocks)})
         try:
