@@ -24,6 +24,7 @@ class Suite(ABC):
     name: str
     about: str
     rows: tuple
+    needs = "GPU"  # of its record
 
     @abstractmethod
     def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -126,7 +127,10 @@ def fastest(measured: Contest, names: Iterable[str]) -> str | None:
 
 def problems(record: dict) -> list[str]:
     """Return the faults of a suite's record: wrong outputs of ours, auto beyond its margin."""
-    found = []
+    checked = record.get("checked", ())
+    if isinstance(checked, str):
+        return [f"checked: {checked}"]
+    found = [f"{one['label']}: {one['name']} is wrong" for one in checked if not one["agrees"]]
     for row in record["rows"]:
         for name, message in row["wrong"].items():
             if not name.startswith("torch"):

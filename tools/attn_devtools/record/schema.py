@@ -130,6 +130,56 @@ class BackwardRowFields(ContestFields):
     ratios: dict[str, CheckedRatio]  # ours -> against the best peer
 
 
+class HiddenExchange(TypedDict):
+    """A ring, its computation alone and its exchange alone; bytes that a rank sends."""
+
+    bytes: Natural
+    both_us: Positive
+    compute_us: Positive
+    exchange_us: Positive
+    hidden: float
+
+
+class ParallelRowFields(ContestFields):
+    label: str
+    shape: Shape
+    causal: bool
+    dtype: str
+    timings: dict[str, RatedTiming]
+    best: str | None
+    ratios: dict[str, dict[str, Ratio]]  # over all ranks -> against one GPU, against the peer
+    exchange: NotRequired[HiddenExchange]
+
+
+class LinkRate(TypedDict):
+    bytes: Count
+    gb_s: Positive
+
+
+class CheckedRow(TypedDict):
+    label: str
+    name: str
+    relative_error: NotNegative
+    agrees: bool
+
+
+class RingByBlocks(TypedDict):
+    """A ring and its two sides, by the blocks that NCCL may take and the grid of attention."""
+
+    label: str
+    nccl_blocks: Count
+    grid: str
+    ring_us: Positive
+    ring_compute_us: Positive
+    ring_exchange_us: Positive
+    link_gb_s: Positive
+
+
+class LostRank(TypedDict):
+    seconds: float  # from the end of a rank to that of rank 0
+    said: str
+
+
 class WorkFields(TypedDict):
     """Operations of matrix products, bytes of inputs and output."""
 
@@ -187,6 +237,16 @@ class BackwardRecord(SuiteStamp):
 
 class LayersRecord(SuiteStamp):
     rows: Some[LayerRowFields]
+
+
+class ParallelRecord(SuiteStamp):
+    ranks: Count
+    nccl: Count  # version
+    link: Some[LinkRate]  # each way between two neighbours, both at once
+    checked: NotRequired[Some[CheckedRow] | str]  # or why there is none, here and below
+    by_blocks: NotRequired[Some[RingByBlocks] | str]
+    lost_rank: NotRequired[LostRank | str]
+    rows: Some[ParallelRowFields]
 
 
 class ExperimentsRecord(RecordStamp):
@@ -460,6 +520,7 @@ SCHEMAS: dict[str, type] = {
     "bench_decode": SuiteRecord,
     "bench_ladder": SuiteRecord,
     "bench_backward": BackwardRecord,
+    "bench_parallel": ParallelRecord,
     "bench_layernorm": LayersRecord,
     "bench_gelu": LayersRecord,
     "bench_mlp": LayersRecord,
