@@ -147,7 +147,8 @@ def run_benchmark(
     if not replays:
         out = entrants.refused | entrants.skipped | entrants.wrong
         reasons = "; ".join(f"{name}: {reason}" for name, reason in out.items())
-        raise TimingError(f"{shape_label(inputs[0].shape)}: no candidate is left: {reasons}")
+        what = f"{shape_label(inputs[0].shape)}: " if inputs else ""
+        raise TimingError(f"{what}no candidate is left: {reasons}")
     turns = turns_for(
         {name: entrants.call_us[name] * replay.calls for name, replay in replays.items()},
         iterations,

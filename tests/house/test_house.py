@@ -29,6 +29,7 @@ ROOMS = (
     "ladder",
     "backward",
     "layers",
+    "parallel",
     "torch",
     "clinic",
     "measure",
@@ -53,6 +54,7 @@ ENGINE_ROOMS = (
         "contest",
         "numba",
         "triton",
+        "ranks",
         "watch",
         "timing",
         "differential",
@@ -81,6 +83,7 @@ ENGINE_FACES = (
     "triton",
     "timing",
     "contest",
+    "ranks",
 )
 MOST_FIRST_NAMES = 30
 # A library and the only places that may import it.
@@ -479,7 +482,16 @@ IMPORT_NAMES = {
     "ml-dtypes": {"ml_dtypes"},
 }
 # Libraries that a module uses where they happen to be there, inside a function that says so.
-OPTIONAL = {"torch", "triton", "numba", "numba_cuda", "nbgrader", "distributed", "filelock"}
+OPTIONAL = {
+    "torch",
+    "triton",
+    "numba",
+    "numba_cuda",
+    "nbgrader",
+    "distributed",
+    "filelock",
+    "mpi4py",
+}
 # Those of the extra `site`.
 OF_THE_SITE = {name for name, places in CONFINED.items() if places == ("attn_devtools.site",)}
 

@@ -24,6 +24,7 @@ class Suite(ABC):
     name: str
     about: str
     rows: tuple
+    needs = "GPU"  # of its record
 
     @abstractmethod
     def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -34,8 +35,11 @@ class Suite(ABC):
         """Return the peers of a row that are among the names to run."""
 
     @abstractmethod
-    def files(self, names: Sequence[str]) -> list[str]:
-        """Return the kernel files that these candidates may run."""
+    def files(self, names: Sequence[str], rows: Sequence[dict] = ()) -> list[str]:
+        """Return the kernel files that these candidates may run, or ran where `rows` tell it.
+
+        rows: records of all rows.
+        """
 
     @abstractmethod
     def benchmark(self, row, names: Sequence[str]) -> dict:
@@ -98,7 +102,7 @@ class Suite(ABC):
             ]
         return records.new_record(
             f"bench_{self.name}",
-            self.files(names),
+            self.files(names, rows),
             suite=self.name,
             about=self.about,
             torch=candidates.torch_version(),
@@ -123,7 +127,10 @@ def fastest(measured: Contest, names: Iterable[str]) -> str | None:
 
 def problems(record: dict) -> list[str]:
     """Return the faults of a suite's record: wrong outputs of ours, auto beyond its margin."""
-    found = []
+    checked = record.get("checked", ())
+    if isinstance(checked, str):
+        return [f"checked: {checked}"]
+    found = [f"{one['label']}: {one['name']} is wrong" for one in checked if not one["agrees"]]
     for row in record["rows"]:
         for name, message in row["wrong"].items():
             if not name.startswith("torch"):
