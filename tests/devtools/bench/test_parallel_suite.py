@@ -10,7 +10,7 @@ from record_harness import stamped
 
 from attn_course.cli import main
 from attn_course.measure import candidates
-from attn_course.measure.timing import TimingError
+from kernelscope.contest import TimingError
 from attn_devtools.bench import (
     PARALLEL_SUITES,
     parallel,
