@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -116,3 +117,30 @@ def test_a_file_of_ones_own_is_predicted(capsys, tmp_path):
 def test_what_cannot_be_predicted_is_refused(capsys, arguments, words):
     status, out, err = shown(capsys, *arguments)
     assert status == 2 and not out and words in err
+
+
+@pytest.mark.parametrize(
+    ("method", "shape", "how", "label"),
+    [
+        ("flash_mma", (4, 16, 1024, 64), {}, "4,16,1024,64"),
+        ("flash_mma", (4, 16, 1024, 64), {"causal": True}, "4,16,1024,64 causal"),
+        ("decode", (8, 32, 1, 128), {"kv_length": 8192}, "8,32,1,128 keys 8192"),
+        ("decode", (8, 32, 1, 128), {}, None),
+    ],
+)
+def test_the_row_of_a_record_is_found_by_all_options(method, shape, how, label):
+    given = {"method": method, "shape": shape, "causal": False, "kv_length": None} | how
+    call = SimpleNamespace(facts={"dtype": "bfloat16"}, parts=(), name=method)
+    found = {one["gpu"]: one["us"] for one in predict.recorded(SimpleNamespace(**given), call)}
+    expected = times_of(method, label, "bfloat16") if label else []
+    assert bool(found) == bool(label)
+    assert found == {record["gpu"]: us for record, us in expected}
+
+
+def test_a_time_of_a_kernel_that_has_changed_since_is_stale(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(predict, "is_current", lambda record, file: file != "02_scores_tiled.cu")
+    path = tmp_path / "one.json"
+    for kernel, stale in (("02_scores_tiled", True), ("01_scores_naive", False)):
+        _, out, _ = shown(capsys, kernel, "--blocks", "1", "--json", str(path))
+        assert json.loads(path.read_text())["recorded"][0]["stale"] == stale
+        assert ("STALE, the kernel has changed since" in out) == stale

@@ -2,8 +2,8 @@
 
 Here is what a first use needs. More is in the packages that are public beside this one: `errors`,
 `watch` (all observers), `timing` (times on a GPU, predicted), `module` (launches, limits of shared
-memory), `compile` (CUDA C to PTX or cubin), `ptx` (its text), `project` (what a package with kernels
-of its own says once), `numba` and `triton` (kernels in Python).
+memory), `compile` (CUDA C to PTX or cubin), `ptx` (its text), `project` (what a package with
+kernels of its own says once), `numba` and `triton` (kernels in Python).
 
 ptx reads PTX, isa knows its operations, translate turns it into NumPy, machine runs it, compile
 calls NVRTC, module offers CuPy's RawModule on either backend, watch observes a simulated run.
