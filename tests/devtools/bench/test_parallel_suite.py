@@ -5,12 +5,12 @@ import threading
 
 import numpy as np
 import pytest
+from kernelscope.contest import TimingError
 from kernelscope.ranks import run_ranks
 from record_harness import stamped
 
 from attn_course.cli import main
 from attn_course.measure import candidates
-from kernelscope.contest import TimingError
 from attn_devtools.bench import (
     PARALLEL_SUITES,
     parallel,

@@ -147,7 +147,7 @@ class ParallelRowFields(ContestFields):
     dtype: str
     timings: dict[str, RatedTiming]
     best: str | None
-    ratios: dict[str, dict[str, CheckedRatio]]  # over all ranks -> against one GPU, against the peer
+    ratios: dict[str, dict[str, CheckedRatio]]  # to one GPU, to the peer
     exchange: NotRequired[HiddenExchange]
 
 
