@@ -156,12 +156,17 @@ def required_ncu() -> Path:
     raise ProfilerError("ncu (Nsight Compute) is not on the PATH nor in the CUDA toolkit")
 
 
-def ncu_command(ncu: Path, kernels: Sequence[str], metrics: Sequence[str], program) -> list[str]:
-    """The command line that profiles the named kernels of a program and prints CSV."""
+def ncu_command(
+    ncu: Path, kernels: Sequence[str], metrics: Sequence[str], program, more: Sequence[str] = ()
+) -> list[str]:
+    """The command line that profiles the named kernels of a program and prints CSV.
+
+    more: options of ncu besides.
+    """
     how = "--clock-control none --target-processes all --kernel-name-base function"
     wanted = ["--kernel-name", f"regex:^({'|'.join(sorted(set(kernels)))})$"]
     shown = ["--metrics", ",".join(metrics), *"--csv --page raw --print-units base".split()]
-    return [str(ncu), *how.split(), *wanted, *shown, *program]
+    return [str(ncu), *how.split(), *more, *wanted, *shown, *program]
 
 
 def collect(
@@ -176,14 +181,16 @@ def collect(
         return run_ncu(program, launches, metrics)
 
 
-def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics):
+def run_ncu(
+    program: Sequence[str], launches: Sequence[Geometry], metrics, more: Sequence[str] = ()
+) -> list[Profile]:
     """Profiles of a program that makes exactly these launches, in this order.
 
-    Metrics that this ncu does not know are left out.
+    Metrics that this ncu does not know are left out. more: options of ncu besides.
     """
     ncu, metrics = required_ncu(), list(metrics)
     for _ in range(_RETRIES):
-        command = ncu_command(ncu, [launch.entry for launch in launches], metrics, program)
+        command = ncu_command(ncu, [one.entry for one in launches], metrics, program, more)
         done = subprocess.run(
             command,
             cwd=IMPORT_ROOT,
