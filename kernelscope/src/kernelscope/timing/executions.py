@@ -2,7 +2,8 @@
 
 The two are joined by what both have: loads, stores, multiply-adds, barriers of a source line. The
 counts of the segments are the numbers >= 0 that execute these as often as the simulator counted,
-by which as many warps enter a segment as leave it, and which need the fewest instructions.
+by which as many warps enter a segment as leave it, and which need the fewest instructions. Loops
+that have none of these are joined by integer products, or else by all arithmetic of a line.
 """
 
 from collections import Counter, defaultdict
@@ -35,6 +36,12 @@ _PASSES = 5
 _PATIENCE = 3
 MOST_UNKNOWNS = 600
 MOST_SUSPECTS = 12
+_NO_WORK = frozenset(  # neither in PTX nor in machine code: the two need not have as many
+    "mov cvta ld st pragma bra brx ret exit bar barrier NOP MOV BRA BRX EXIT BAR BSSY BSYNC".split()
+)
+_OF_DIVISION = 16  # machine instructions of one division of integers, about
+_FUNCTIONS = ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "tanh")
+_NO_PRODUCT = ("MOV", "SHL", "IADD", "X")  # parts of an IMAD that moves, shifts or adds
 
 
 @dataclass(frozen=True)
@@ -78,10 +85,30 @@ class PtxCounts:
         return self.counts["tensor_instructions"] if self.kind == "tensor" else self.executions
 
 
+def of_several(counted: Iterable[PtxCounts]) -> set[tuple[int, str]]:
+    """(line, kind) of machine instructions that belong to more than the PTX of that kind: ptxas
+    makes products and sums of divisions, of roots, and to scale the arguments of functions.
+    """
+    return {
+        (one.line, kind)
+        for one in counted
+        if _is_long(one.instruction)
+        for kind in ("float32", "float64", "mufu")
+    }
+
+
+def _is_long(instruction: Instruction) -> bool:
+    root, *parts = instruction.opcode.split(".")
+    if root in ("div", "rem", "sin", "cos"):
+        return True
+    return root in _FUNCTIONS and not {"approx", "ftz"} <= {*parts}
+
+
 def executions(
     segments: tuple[Segment, ...], counted: Iterable[PtxCounts], warps: int
 ) -> tuple[np.ndarray, dict[tuple[int, int], float]]:
     """Return ((segments,) executions, summed over warps; the same of each edge between two)."""
+    counted = list(counted)
     edges = [(-1, 0)] + [(at, to) for at, s in enumerate(segments) for to in s.follows]
     if len(edges) > MOST_UNKNOWNS:
         return _by_line(segments, counted, warps), {}
@@ -176,7 +203,7 @@ class _System:
         return np.array(rows).reshape(-1, len(self.edges)), np.array(times)
 
 
-def _anchors(segments, counted: Iterable[PtxCounts]) -> tuple[np.ndarray, np.ndarray]:
+def _anchors(segments, counted: list[PtxCounts]) -> tuple[np.ndarray, np.ndarray]:
     """((anchors, segments) machine instructions, (anchors,) executions).
 
     An anchor is the instructions of one line, kind and basic block of the PTX. The compiler's loop
@@ -184,8 +211,9 @@ def _anchors(segments, counted: Iterable[PtxCounts]) -> tuple[np.ndarray, np.nda
     belong to the largest block of the PTX that divides them.
     """
     members: defaultdict[tuple[int, str], dict[int, list[float]]] = defaultdict(dict)
+    several = of_several(counted)
     for one in counted:
-        if one.kind and not one.merged:
+        if one.kind and not one.merged and (one.line, one.kind) not in several:
             of_block = members[one.line, one.kind].setdefault(one.block, [])
             of_block.append(one.machine_instructions)
     rows: defaultdict[tuple, np.ndarray] = defaultdict(lambda: np.zeros(len(segments)))
@@ -202,13 +230,60 @@ def _anchors(segments, counted: Iterable[PtxCounts]) -> tuple[np.ndarray, np.nda
         if key in rows and {one[2] for one in rows if one[:2] == key[:2]} != set(home):
             merged = [rows.pop(one) for one in list(rows) if one[:2] == key[:2]]
             rows[(*key[:2], "all")] = sum(merged)
-    if not rows:
-        return np.zeros((0, len(segments))), np.zeros(0)
     wanted = [
         sum(sum(each) for b, each in members[key[:2]].items() if key[2] in ("all", b))
         for key in rows
     ]
-    return np.array(list(rows.values())), np.array(wanted)
+    weak = _weak_anchors(segments, counted, sum(rows.values(), np.zeros(len(segments))) > 0)
+    found = [*rows.values(), *(row for row, _ in weak)]
+    return np.array(found).reshape(-1, len(segments)), np.array(wanted + [n for _, n in weak])
+
+
+def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndarray, float]]:
+    """((segments,) machine instructions, executions) of lines in loops without an anchor.
+
+    ptxas makes one product of one product; of other arithmetic it makes about as many instructions.
+    """
+    bare = {
+        at
+        for loop in loops_of(segments)
+        if not any(anchored[at] for at in loop.body)
+        for at in loop.body
+    }
+    lines = sorted({code.line for at in bare for code in segments[at].code} - {0})
+    found = []
+    for line in lines:
+        of_line = [one for one in counted if one.line == line]
+        divides = any(_is_long(one.instruction) for one in of_line)
+        ways = ((_is_product, _code_is_product), (_is_work, _code_is_work))
+        for in_ptx, in_code in ways[divides:]:
+            wanted = sum(
+                one.executions * (_OF_DIVISION if _is_long(one.instruction) else 1)
+                for one in of_line
+                if in_ptx(one.instruction)
+            )
+            row = np.array([sum(c.line == line and in_code(c) for c in s.code) for s in segments])
+            if wanted and row[list(bare)].any():
+                found.append((row, float(wanted)))
+                break
+    return found
+
+
+def _is_product(instruction: Instruction) -> bool:
+    root, *parts = instruction.opcode.split(".")
+    return root in ("mul", "mad") and parts[-1][0] in "us"
+
+
+def _code_is_product(code: Code) -> bool:
+    return code.name == "IMAD" and not any(part in _NO_PRODUCT for part in code.parts)
+
+
+def _is_work(instruction: Instruction) -> bool:
+    return instruction.opcode.split(".")[0] not in _NO_WORK
+
+
+def _code_is_work(code: Code) -> bool:
+    return code.name not in _NO_WORK and code.parts[:1] != ("MOV",)
 
 
 def _by_line(segments, counted: Iterable[PtxCounts], warps: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .executions import KINDS, PtxCounts, codes, executions
+from .executions import KINDS, PtxCounts, codes, executions, of_several
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
 from .schedule import MEETINGS, walk
@@ -22,12 +22,12 @@ _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
 _MULTIPLY = ("IMAD", "IDP")
 _ALU = tuple(
     "IADD3 VIADD LOP3 PLOP3 SHF SHL SHR LEA ISETP SEL FSEL FSETP FMNMX IMNMX VIMNMX PRMT IABS "
-    "FCHK I2FP F2FP FSET VABSDIFF POPC FLO BREV LOP FMNMX3 VIADDMNMX HSETP2 HMNMX2".split()
+    "I2FP F2FP FSET VABSDIFF LOP FMNMX3 VIADDMNMX VIMNMX3 HSETP2 HMNMX2".split()
 )
-_XU = ("MUFU", "I2F", "F2I", "F2F", "I2I", "FRND")
+_XU = ("MUFU", "I2F", "F2I", "F2F", "I2I", "FRND", "POPC", "FLO", "BREV", "FCHK")
 _FP64 = ("DFMA", "DMUL", "DADD", "DSETP")
 _LATENCIES = {  # clocks, of compute capability 9.0; loads and barriers are of the GPU's constants
-    **dict.fromkeys(("MUFU", "I2F", "F2I", "F2F", "FRND", "POPC", "FLO", "BREV"), 22.0),
+    **dict.fromkeys(("MUFU", "I2F", "F2I", "F2F", "FRND", "POPC", "FLO", "BREV", "FCHK"), 22.0),
     **dict.fromkeys(("S2R", "S2UR", "CS2R", "R2UR", "VOTEU", "REDUX"), 20.0),
     **dict.fromkeys(("LDC", "ULDC", "LDCU"), 30.0),
     **dict.fromkeys(("DFMA", "DMUL", "DADD", "DSETP"), 16.0),
@@ -192,8 +192,9 @@ def corrections(segments, counts: np.ndarray, counted: list[PtxCounts]) -> dict:
     """(line, kind) -> exact executions over those that the segments' counts give."""
     wanted: Counter = Counter()
     found: Counter = Counter()
+    several = of_several(counted)
     for one in counted:
-        if one.kind and not one.merged:
+        if one.kind and not one.merged and (one.line, one.kind) not in several:
             wanted[one.line, one.kind] += one.machine_instructions
     for at, code in codes(segments):
         key = code.line, KINDS.get(code.name, "")
