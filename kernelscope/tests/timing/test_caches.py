@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernelscope.timing.caches import (
     LINE_SECTORS,
-    HotAddresses,
+    HotLines,
     SectorStreams,
     hits,
     times_since,
@@ -82,12 +82,21 @@ def test_half_of_the_requests_wait():
     assert streams.misses(lines=100) == {7: (8.0, 0.5)}
 
 
-def test_the_hottest_address():
-    """Lanes on one address add up over launches' parts; what blocks share is scaled."""
-    hot = HotAddresses()
+def test_the_hottest_line():
+    """A warp has an operation for a sector, and for each lane on one address; they add up."""
+    hot = HotLines()
     lanes = np.arange(64)
     hot.add(lanes, np.where(lanes < 32, 0, 4 * lanes).astype(np.uint64), 64)
     assert hot.most(10.0) == 32  # of one block: the others have their own
     hot.first_block = 1
-    hot.add(lanes, np.zeros(1, np.uint64), 64)
+    hot.add(lanes, np.zeros(64, np.uint64), 64)
     assert hot.most(10.0) == 10 * 96
+
+
+def test_sectors_of_the_hottest_line():
+    """32 neighbours are four operations, 8 words of 8 sectors in two lines four for each line."""
+    hot, lanes = HotLines(), np.arange(32)
+    hot.add(lanes, (4 * lanes).astype(np.uint64), 32)
+    assert hot.most(1.0) == 4
+    hot.add(lanes[:8], (256 + 32 * lanes[:8]).astype(np.uint64), 32)
+    assert hot.most(1.0) == 4

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ptx.syntax import Instruction
-from .loops import dominators, loops_of
-from .machine_code import Code, Segment
+from .machine_code import Code, Segment, dominators, loops_of
 
 KINDS = {
     **dict.fromkeys(("LDG", "LD"), "global load"),
@@ -240,33 +239,38 @@ def _anchors(segments, counted: list[PtxCounts]) -> tuple[np.ndarray, np.ndarray
 
 
 def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndarray, float]]:
-    """((segments,) machine instructions, executions) of lines in loops without an anchor.
+    """((segments,) machine instructions, executions) of loops without an anchor.
 
-    ptxas makes one product of one product; of other arithmetic it makes about as many instructions.
+    ptxas makes one product of one product; where a loop has none, of all arithmetic of its lines
+    about as many instructions.
     """
-    bare = {
-        at
-        for loop in loops_of(segments)
-        if not any(anchored[at] for at in loop.body)
-        for at in loop.body
-    }
-    lines = sorted({code.line for at in bare for code in segments[at].code} - {0})
-    found = []
-    for line in lines:
-        of_line = [one for one in counted if one.line == line]
-        divides = any(_is_long(one.instruction) for one in of_line)
-        ways = ((_is_product, _code_is_product), (_is_work, _code_is_work))
-        for in_ptx, in_code in ways[divides:]:
-            wanted = sum(
-                one.executions * (_OF_DIVISION if _is_long(one.instruction) else 1)
-                for one in of_line
-                if in_ptx(one.instruction)
-            )
-            row = np.array([sum(c.line == line and in_code(c) for c in s.code) for s in segments])
-            if wanted and row[list(bare)].any():
-                found.append((row, float(wanted)))
-                break
-    return found
+    found: dict[tuple, tuple[np.ndarray, float]] = {}
+    for loop in loops_of(segments):
+        if any(anchored[at] for at in loop.body):
+            continue
+        lines = {code.line for at in loop.body for code in segments[at].code} - {0}
+        own = {line: [one for one in counted if one.line == line] for line in sorted(lines)}
+        products = {}
+        for line, rows in own.items():
+            if not any(_is_long(one.instruction) for one in rows):
+                row, times = _joined(segments, {line}, rows, _is_product, _code_is_product)
+                if times and row[list(loop.body)].any():
+                    products[line,] = row, times
+        rows = [one for of_line in own.values() for one in of_line]
+        all_work = _joined(segments, lines, rows, _is_work, _code_is_work)
+        found |= products or ({tuple(own): all_work} if all_work[1] else {})
+    return [*found.values()]
+
+
+def _joined(segments, lines, counted, in_ptx, in_code) -> tuple[np.ndarray, float]:
+    """((segments,) instructions of some lines that are `in_code`, executions of those `in_ptx`)."""
+    times = sum(
+        one.executions * (_OF_DIVISION if _is_long(one.instruction) else 1)
+        for one in counted
+        if in_ptx(one.instruction)
+    )
+    row = [sum(code.line in lines and in_code(code) for code in s.code) for s in segments]
+    return np.array(row), float(times)
 
 
 def _is_product(instruction: Instruction) -> bool:

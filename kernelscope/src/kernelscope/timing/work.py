@@ -10,6 +10,7 @@ from .executions import KINDS, PtxCounts, codes, executions, of_several
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
 from .schedule import MEETINGS, walk
+from .uneven import Unevenness
 
 UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory", "fill")
 OF_SCHEDULER = np.array([1, 1, 1, 1, 1, 1, 0, 0], bool)  # units of which each scheduler has its own
@@ -40,7 +41,7 @@ _TENSOR_OF_F16 = {"TF32": 0.5, "16816": 1.0, "1688": 1.0, "IMMA": 2.0, "DMMA": 0
 class Reuse:
     """Distinct bytes of global memory that a launch reads and writes, in pieces as DRAM moves them.
 
-    hottest: lanes whose atomics are on one address, the one that has most.
+    hottest: operations of atomics on one line of L2, the one that has most.
     """
 
     read: float
@@ -51,7 +52,7 @@ class Reuse:
 @dataclass(frozen=True)
 class LaunchShape:
     """A launch's grid. warps, shared_bytes: of a block; cluster: blocks of one; imbalance: of the
-    warps of a block, the longest over the mean.
+    warps of a block, the longest over the mean; uneven: of the blocks of the grid.
     """
 
     blocks: int
@@ -59,6 +60,7 @@ class LaunchShape:
     shared_bytes: int
     cluster: int
     imbalance: float
+    uneven: Unevenness = Unevenness()
 
 
 @dataclass(frozen=True)
@@ -292,7 +294,7 @@ def dram_traffic(
 
 
 def atomic_times(traffic: Traffic, reuse: Reuse, gpu: GpuConstants) -> dict[int, float]:
-    """Line -> nanoseconds of its share of the atomics on the hottest address, one after another."""
+    """Line -> nanoseconds of its share of the atomics on the hottest line, one after another."""
     sectors: defaultdict[int, float] = defaultdict(float)
     for (line, kind), count in traffic.sectors.items():
         if kind == "global atomic":
