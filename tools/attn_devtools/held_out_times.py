@@ -82,12 +82,11 @@ def launch_all(cases: Sequence[HeldOut]) -> None:
         cupy.cuda.profiler.stop()
 
 
-def profiled(cases: Sequence[HeldOut]) -> list[dict[str, float]]:
+def profiled(cases: Sequence[HeldOut], metrics: Sequence[str]) -> list[dict[str, float]]:
     """Return ncu's metrics of some cases, in percent of what each unit can do at most."""
     launches = [Geometry(c.name, three(c.grid), three(c.block)) for c in cases]
     program = [sys.executable, "-m", "attn_devtools.held_out_times", cases[0].folder, "-"]
     program += ["--launch", *(case.label for case in cases)]
-    metrics = [metric for unit in NCU_UNITS.values() for metric in unit]
     return [found.metrics for found in run_ncu(program, launches, metrics, OPTIONS)]
 
 
@@ -124,17 +123,23 @@ def measure(cases: Sequence[HeldOut], path: Path, end: float) -> None:
         except Exception as error:  # of the driver or the compiler: the others go on
             print(case.label, error)
     path.write_text(json.dumps(record, indent=1) + "\n")
-    for first in range(0, len(done), OF_AN_NCU_RUN):
-        if time.monotonic() > end:
-            break
-        try:
-            found = profiled(done[first : first + OF_AN_NCU_RUN])
-        except ProfilerError as error:
-            print(error)
-            break
-        for row, metrics in zip(rows[first:], found, strict=False):
-            row["ncu"] = metrics
-        path.write_text(json.dumps(record, indent=1) + "\n")
+    try:
+        for first, found in in_parts(done, end):
+            for row, metrics in zip(rows[first:], found, strict=False):
+                row["ncu"] = metrics
+            path.write_text(json.dumps(record, indent=1) + "\n")
+    except ProfilerError as error:
+        print(error)
+
+
+def in_parts(cases: Sequence[HeldOut], end: float) -> Iterator[tuple[int, list[dict]]]:
+    """Yield (number of the first case, ncu's metrics) of some cases at a time."""
+    metrics = [metric for unit in NCU_UNITS.values() for metric in unit]
+    if cases:
+        metrics = [*profiled(cases[:1], metrics)[0]]  # those that this ncu knows
+    for first in range(0, len(cases), OF_AN_NCU_RUN):
+        if time.monotonic() < end:
+            yield first, profiled(cases[first : first + OF_AN_NCU_RUN], metrics)
 
 
 if __name__ == "__main__":
