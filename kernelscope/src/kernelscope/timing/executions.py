@@ -31,7 +31,7 @@ KINDS = {
     "SHFL": "shuffle",
 }
 _FLOW_WEIGHT, _LENGTH_WEIGHT = 0.5, 1e-3
-_PASSES = 5
+_PASSES, _SETTLED = 5, 1e-4
 _PATIENCE = 3
 MOST_UNKNOWNS = 600
 MOST_SUSPECTS = 12
@@ -116,7 +116,7 @@ def executions(
     for suspect in system.suspects(found)[:MOST_SUSPECTS]:
         allowed = system.allowed.copy()
         system.allowed[[end == suspect for _, end in edges]] = False
-        other = system.solve()
+        other = system.solve(found)
         if system.error(other) > system.error(found) + 1e-2:
             system.allowed = allowed
         else:
@@ -149,12 +149,13 @@ class _System:
         """How far off the anchors are, relative, summed."""
         return float(np.abs(self.matrix @ found - self.goal).sum())
 
-    def solve(self) -> np.ndarray:
-        """(edges,) counts."""
+    def solve(self, guess: np.ndarray | None = None) -> np.ndarray:
+        """(edges,) counts. guess: those of a system that is nearly the same."""
         first = np.zeros((1, len(self.edges)))
         first[0, 0] = 10.0 / self.warps
         size = np.full(len(self.segments), float(self.warps))
         found = np.zeros(len(self.edges))
+        positive = None if guess is None else guess[self.allowed] > 0
         for number in range(_PASSES):
             weight = _FLOW_WEIGHT / size[self.flowing]
             flow = (self.entered - self.left)[self.flowing] * weight[:, None]
@@ -163,10 +164,12 @@ class _System:
             enters, times = self._entries(self.entered @ found if number else None)
             system = np.concatenate([self.matrix, first, flow, short, enters])
             right = np.concatenate([self.goal, [10.0], np.zeros(len(flow) + 1), times])
-            found = np.zeros(len(self.edges))
-            found[self.allowed] = self.warps * nonnegative(
-                system[:, self.allowed] * self.warps, right
-            )
+            before, found = found, np.zeros(len(self.edges))
+            part = nonnegative(system[:, self.allowed] * self.warps, right, positive)
+            positive = part > 0
+            found[self.allowed] = self.warps * part
+            if number > 1 and np.abs(found - before).max() < _SETTLED * self.warps:
+                break
             size = np.maximum(self.entered @ found, 1e-3 * self.warps)
         return found
 
@@ -300,8 +303,12 @@ def _by_line(segments, counted: Iterable[PtxCounts], warps: int) -> np.ndarray:
     return np.where(share > 0, (rows * each[:, None]).sum(0) / np.maximum(share, 1), warps)
 
 
-def nonnegative(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+def nonnegative(
+    matrix: np.ndarray, right: np.ndarray, positive: np.ndarray | None = None
+) -> np.ndarray:
     """Return x >= 0 with the least |matrix x - right|, by block principal pivoting.
+
+    positive: (variables,) bool, a guess which of them are.
 
     Kim and Park, "Fast nonnegative matrix factorization", SIAM J. Sci. Comput. 33 (2011): all
     variables that break a condition change sides at once; where that does not help for long, one.
@@ -309,7 +316,7 @@ def nonnegative(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     count = matrix.shape[1]
     square, linear = matrix.T @ matrix, matrix.T @ right
     square[np.diag_indices(count)] += 1e-11 * max(float(square.diagonal().max()), 1e-300)
-    positive = np.ones(count, bool)
+    positive = np.ones(count, bool) if positive is None else positive.copy()
     fewest, patience = count + 1, _PATIENCE
     x = np.zeros(count)
     for _ in range(20 * count):
