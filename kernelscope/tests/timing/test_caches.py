@@ -84,7 +84,7 @@ def test_half_of_the_requests_wait():
 
 def test_the_hottest_line():
     """A warp has an operation for a sector, and for each lane on one address; they add up."""
-    hot = HotLines()
+    hot = HotLines(1.0, 0.0)
     lanes = np.arange(64)
     hot.add(lanes, np.where(lanes < 32, 0, 4 * lanes).astype(np.uint64), 64)
     assert hot.most(10.0) == 32  # of one block: the others have their own
@@ -95,8 +95,17 @@ def test_the_hottest_line():
 
 def test_sectors_of_the_hottest_line():
     """32 neighbours are four operations, 8 words of 8 sectors in two lines four for each line."""
-    hot, lanes = HotLines(), np.arange(32)
+    hot, lanes = HotLines(1.0, 0.0), np.arange(32)
     hot.add(lanes, (4 * lanes).astype(np.uint64), 32)
     assert hot.most(1.0) == 4
     hot.add(lanes[:8], (256 + 32 * lanes[:8]).astype(np.uint64), 32)
     assert hot.most(1.0) == 4
+
+
+def test_a_warp_on_a_line_takes_its_time_at_least():
+    """One sector of the line, then all four of it."""
+    hot, lanes = HotLines(2.0, 6.0), np.arange(32)
+    hot.add(lanes[:8], (4 * lanes[:8]).astype(np.uint64), 32)
+    assert hot.most(1.0) == 6.0
+    hot.add(lanes, (4 * lanes).astype(np.uint64), 32)
+    assert hot.most(1.0) == 6.0 + 8.0

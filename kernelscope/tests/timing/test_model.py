@@ -13,6 +13,7 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, measure
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import NAMES, WAITS
+from kernelscope.timing.work import Reuse, copy_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import time_model  # noqa: E402 - a tool, in no package
@@ -64,6 +65,17 @@ def test_a_copy_takes_its_bytes_over_the_bandwidth(copied):
     assert found.low < found.us < found.high
     assert found.bounds["DRAM"] == pytest.approx(shortest)
     assert "16 of 2048 blocks were run" in found.notes[0]
+
+
+def test_reading_alone_is_faster_than_copying():
+    """The bus turns around between reads and writes: as many bytes take longer half and half."""
+    for read, written, gbps in (
+        (1e9, 0.0, H200.read_gbps),
+        (5e8, 5e8, H200.dram_gbps),
+        (0.0, 1e9, H200.dram_gbps),
+    ):
+        found = copy_bytes(H200, Reuse(read, written)) / H200.dram_gbps
+        assert found == pytest.approx(1e9 / gbps)
 
 
 def test_half_the_bandwidth_is_twice_the_time(copied):

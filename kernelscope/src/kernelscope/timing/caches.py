@@ -76,13 +76,14 @@ class SectorStreams:
 class HotLines:
     """The lines of L2 on which atomics of a launch meet. first_block: number of the chunk's first.
 
-    L2 does the operations of a line one after another: of each warp one for every sector, more
-    where lanes of it want one address.
+    L2 does what warps ask of a line one after another: an operation for every sector, more where
+    lanes want one address. operation_ns: of one; line_ns: of a warp on a line, at least.
     """
 
-    def __init__(self):
+    def __init__(self, operation_ns: float, line_ns: float):
+        self.operation_ns, self.line_ns = operation_ns, line_ns
         self.first_block = 0
-        self._parts: list[np.ndarray] = []  # (line, operations, first block, last block) each
+        self._parts: list[np.ndarray] = []  # (line, nanoseconds, first block, last block) each
 
     def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int) -> None:
         """Atomics of one instruction. lanes: (lanes,) of the chunk; address: of each."""
@@ -94,30 +95,34 @@ class HotLines:
         sector, warp = address[first] // SECTOR_BYTES, warp[first]
         first = starts_of(sector, warp)
         operations = np.maximum.reduceat(meeting, first)
+        line, warp = sector[first] // LINE_SECTORS, warp[first]
+        first = starts_of(line, warp)
+        operations = np.add.reduceat(operations, first)
+        spent = np.maximum(self.operation_ns * operations, self.line_ns)
         block = self.first_block + 32 * warp[first] // block_lanes
-        self._parts.append(np.stack([sector[first] // LINE_SECTORS, operations, block, block]))
+        self._parts.append(np.stack([line[first], spent, block, block]))
         if len(self._parts) > MOST_PARTS:
             self._parts = [self._merged()]
 
     def _merged(self) -> np.ndarray:
-        line, operations, first, last = np.concatenate(self._parts, axis=1)
+        line, spent, first, last = np.concatenate(self._parts, axis=1)
         order = np.argsort(line, kind="stable")
         start = starts_of(line[order])
         return np.stack(
             [
                 line[order][start],
-                np.add.reduceat(operations[order], start),
+                np.add.reduceat(spent[order], start),
                 np.minimum.reduceat(first[order], start),
                 np.maximum.reduceat(last[order], start),
             ]
         )
 
     def most(self, scale: float) -> float:
-        """Return the operations of the hottest line. scale: of those that blocks share, to all."""
+        """Return the nanoseconds of the hottest line. scale: of those that blocks share, to all."""
         if not self._parts:
             return 0.0
-        _, operations, first, last = self._merged()
-        return float((operations * np.where(first != last, scale, 1.0)).max())
+        _, spent, first, last = self._merged()
+        return float((spent * np.where(first != last, scale, 1.0)).max())
 
 
 def starts_of(*sorted_keys: np.ndarray) -> np.ndarray:

@@ -77,7 +77,10 @@ class Time(Counters):
         super().launch_started(launch)
         self._launch = launch
         self._before = self._counts(launch)
-        self._streams, self._hot = SectorStreams(), HotLines()
+        self._streams, self._hot = (
+            SectorStreams(),
+            HotLines(self.gpu.atomic_ns, self.gpu.atomic_line_ns),
+        )
         self._ran, self._pieces = 0, (0, 0)
         self._common, self._of_warp = 0, None
         self._work_of_warps: list[np.ndarray] = []

@@ -41,7 +41,7 @@ _TENSOR_OF_F16 = {"TF32": 0.5, "16816": 1.0, "1688": 1.0, "IMMA": 2.0, "DMMA": 0
 class Reuse:
     """Distinct bytes of global memory that a launch reads and writes, in pieces as DRAM moves them.
 
-    hottest: operations of atomics on one line of L2, the one that has most.
+    hottest: nanoseconds of the atomics on one line of L2, the one that has most.
     """
 
     read: float
@@ -183,7 +183,7 @@ def work_of(
         ),
         l2_traffic(traffic),
         dram_bytes,
-        atomic_times(traffic, reuse, gpu),
+        atomic_times(traffic, reuse),
         any(code.name == "BAR" for _, code in codes(segments)),
         float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True))),
         machine.registers,
@@ -289,17 +289,25 @@ def dram_traffic(
     )
     everything = max(sum(by_line.values()), 1.0)
     share = min(1.0, outside * reuse.read / loaded) if loaded else 0.0
-    moved = outside * total
+    moved = outside * copy_bytes(gpu, reuse)
     return {line: moved * size / everything for line, size in by_line.items()}, share
 
 
-def atomic_times(traffic: Traffic, reuse: Reuse, gpu: GpuConstants) -> dict[int, float]:
+def copy_bytes(gpu: GpuConstants, reuse: Reuse) -> float:
+    """Return the bytes of a copy that takes as long as these: reading alone turns no bus around."""
+    copied = 2 * min(reuse.read, reuse.written)
+    return (
+        copied
+        + max(reuse.read - reuse.written, 0.0) * gpu.dram_gbps / gpu.read_gbps
+        + max(reuse.written - reuse.read, 0.0)
+    )
+
+
+def atomic_times(traffic: Traffic, reuse: Reuse) -> dict[int, float]:
     """Line -> nanoseconds of its share of the atomics on the hottest line, one after another."""
     sectors: defaultdict[int, float] = defaultdict(float)
     for (line, kind), count in traffic.sectors.items():
         if kind == "global atomic":
             sectors[line] += count
     everything = max(sum(sectors.values()), 1.0)
-    return {
-        line: gpu.atomic_ns * reuse.hottest * count / everything for line, count in sectors.items()
-    }
+    return {line: reuse.hottest * count / everything for line, count in sectors.items()}
