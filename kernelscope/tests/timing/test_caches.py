@@ -102,10 +102,12 @@ def test_sectors_of_the_hottest_line():
     assert hot.most(1.0) == 4
 
 
-def test_a_warp_on_a_line_takes_its_time_at_least():
-    """One sector of the line, then all four of it."""
+def test_a_warp_on_several_sectors_takes_the_time_of_a_line():
+    """One sector of the line, two of it, then all four."""
     hot, lanes = HotLines(2.0, 6.0), np.arange(32)
     hot.add(lanes[:8], (4 * lanes[:8]).astype(np.uint64), 32)
-    assert hot.most(1.0) == 6.0
+    assert hot.most(1.0) == 2.0
+    hot.add(lanes[:16], (4 * lanes[:16]).astype(np.uint64), 32)
+    assert hot.most(1.0) == 2.0 + 6.0
     hot.add(lanes, (4 * lanes).astype(np.uint64), 32)
-    assert hot.most(1.0) == 6.0 + 8.0
+    assert hot.most(1.0) == 2.0 + 6.0 + 8.0

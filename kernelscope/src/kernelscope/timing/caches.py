@@ -77,7 +77,8 @@ class HotLines:
     """The lines of L2 on which atomics of a launch meet. first_block: number of the chunk's first.
 
     L2 does what warps ask of a line one after another: an operation for every sector, more where
-    lanes want one address. operation_ns: of one; line_ns: of a warp on a line, at least.
+    lanes want one address. operation_ns: of one; line_ns: of a warp on
+    several sectors of a line, at least.
     """
 
     def __init__(self, operation_ns: float, line_ns: float):
@@ -97,8 +98,9 @@ class HotLines:
         operations = np.maximum.reduceat(meeting, first)
         line, warp = sector[first] // LINE_SECTORS, warp[first]
         first = starts_of(line, warp)
-        operations = np.add.reduceat(operations, first)
-        spent = np.maximum(self.operation_ns * operations, self.line_ns)
+        several = np.diff(first, append=operations.size) > 1
+        spent = self.operation_ns * np.add.reduceat(operations, first)
+        spent = np.where(several, np.maximum(spent, self.line_ns), spent)
         block = self.first_block + 32 * warp[first] // block_lanes
         self._parts.append(np.stack([line[first], spent, block, block]))
         if len(self._parts) > MOST_PARTS:
