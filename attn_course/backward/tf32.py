@@ -12,6 +12,7 @@ from attn_course.ladder.steps import Step
 from .mma import MMA_STEPS
 
 LARGEST_D = 128  # 16 keys a warp: gradients of K and V in registers
+FEWEST_BLOCKS = 0.25  # a multiprocessor, with which "auto" takes it
 
 
 def tf32_bytes(c: Mapping[str, int]) -> int:
@@ -23,13 +24,15 @@ def tf32_bytes(c: Mapping[str, int]) -> int:
 # From much reuse of Q to many blocks and little shared memory.
 TILES = MatrixTiles(
     ("WARPS", "BR", "STAGES", "RESIDENT"),
-    {64: ((4, 32, 2, 2), (4, 32, 1, 2)), 128: ((4, 32, 1, 2), (4, 32, 1, 1))},
+    {64: ((4, 32, 2, 2), (4, 32, 1, 2)), 128: ((4, 32, 1, 2), (2, 32, 1, 3))},
     32,
     tf32_bytes,
 )
 
 
 def _fitting(problem: Problem, device: Device) -> list[Constants]:
+    if problem.d > LARGEST_D:
+        return []
     return [c for c in TILES.of(problem.d) if tf32_bytes(c) <= device.shared_bytes]
 
 
@@ -40,7 +43,7 @@ def _key_blocks(c: Mapping[str, int], problem: Problem) -> int:
 def tf32_config(problem: Problem, device: Device) -> Constants:
     """The first tile that fits and gives every multiprocessor a block, else the last that fits."""
     found = _fitting(problem, device)
-    if problem.d > LARGEST_D or not found:
+    if not found:
         raise InputError(
             f"backward_tf32x3: no tile for head dim {problem.d} on {device.name}, it takes at most "
             f"{LARGEST_D}; use method backward_rows"
@@ -50,9 +53,11 @@ def tf32_config(problem: Problem, device: Device) -> Constants:
 
 def suits_tf32(problem: Problem, device: Device) -> str:
     """Why "auto" takes kernel 30; "": it does not."""
-    if problem.dtype != "float32" or problem.d > LARGEST_D or device.capability < (8, 0):
+    found = _fitting(problem, device)
+    if problem.dtype != "float32" or device.capability < (8, 0) or not found:
         return ""
-    return "float32 in TF32 products" if _fitting(problem, device) else ""
+    few = FEWEST_BLOCKS * device.sm_count
+    return "float32 in TF32 products" if _key_blocks(found[-1], problem) >= few else ""
 
 
 def _products(entry, problem, c):
