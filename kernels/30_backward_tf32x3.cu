@@ -8,7 +8,7 @@
 //                turns uint32 (1 + batch*heads*tiles*PARTS), read where DETERMINISTIC
 // Launch:        begin_backward: grid (ceil(batch*heads*tiles*BR/8)), block (256);
 //                backward_tf32x3: grid (batch*kv_heads*ceil(m/BC)), RESIDENT a multiprocessor,
-//                block (32*WARPS), dynamic shared 8*D*BC + STAGES*BR*(8*D + 4*BC + 8) bytes, BC =
+//                block (32*WARPS), dynamic shared 8*D*BC + BR*(8*D + 4*BC + 8) bytes, BC =
 //                16*WARPS;
 //                end_backward: grid (ceil(batch*heads*n/8)), block (256)
 // Needs:         sm_80; d <= D; D a multiple of 32, at most 128; BR of 32; at least D/4 threads;
@@ -24,10 +24,7 @@
 #define WARPS 4  // a block, 16 keys each
 #endif
 #ifndef BR
-#define BR 32  // queries a tile
-#endif
-#ifndef STAGES
-#define STAGES 2  // tiles of Q and dout that have a place: 1 or 2
+#define BR 64  // queries a tile
 #endif
 #ifndef RESIDENT
 #define RESIDENT 2  // blocks a multiprocessor that registers are left for
@@ -78,12 +75,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward_tf32x3(
     unsigned* __restrict__ turns,                    // (1 + batch*heads*tiles*PARTS), zeros
     int heads, int kv_heads, int n, int m, int d, float scale, int causal)
 {
-    extern __shared__ __align__(128) unsigned char k_tile[];            // (BC, ROW_BYTES)
-    unsigned char* v_tile = k_tile + BC * ROW_BYTES;                    // (BC, ROW_BYTES)
-    unsigned char* q_tiles = v_tile + BC * ROW_BYTES;                   // (STAGES, BR, ROW_BYTES)
-    unsigned char* dout_tiles = q_tiles + STAGES * TILE_BYTES;          // (STAGES, BR, ROW_BYTES)
-    unsigned char* ds_tiles = dout_tiles + STAGES * TILE_BYTES;         // (STAGES, BC, BR)
-    float* ends = reinterpret_cast<float*>(ds_tiles + STAGES * BC * BR * 4);  // (STAGES, 2, BR)
+    extern __shared__ __align__(128) unsigned char k_tile[];    // (BC, ROW_BYTES)
+    unsigned char* v_tile = k_tile + BC * ROW_BYTES;            // (BC, ROW_BYTES)
+    unsigned char* q_tile = v_tile + BC * ROW_BYTES;            // (BR, ROW_BYTES)
+    unsigned char* dout_tile = q_tile + TILE_BYTES;             // (BR, ROW_BYTES)
+    unsigned char* ds_tile = dout_tile + TILE_BYTES;            // (BC, BR), as turned() has them
+    float* ends = reinterpret_cast<float*>(ds_tile + BC * BR * 4);  // (2, BR)
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int key_tiles = (m + BC - 1) / BC, tiles = (n + BR - 1) / BR;
@@ -103,19 +100,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward_tf32x3(
     auto tile_of = [&](int step) { return first + step % (tiles - first); };
     auto copy_queries = [&](int step) {
         if (step >= steps) return;
-        const int stage = step % STAGES, row0 = tile_of(step) * BR, head = head_of(step);
+        const int row0 = tile_of(step) * BR, head = head_of(step);
 #pragma unroll 1  // two copies of this code would take registers that the sums have
         for (int x = 0; x < 2; ++x) {
             const float* from = (x ? dout : q) + ((long long)head * n + row0) * d;
-            start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(
-                q_tiles + (x * STAGES + stage) * TILE_BYTES, from, n - row0, d, vector);
+            start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(q_tile + x * TILE_BYTES, from, n - row0,
+                                                           d, vector);
         }
         const float* from = row_ends + ((long long)head * tiles * BR + row0) * 2;
-        start_copy<2 * BR, 2 * BR, THREADS>(ends + stage * 2 * BR, from, 1, 1, 2 * BR, 0, true);
+        start_copy<2 * BR, 2 * BR, THREADS>(ends, from, 1, 1, 2 * BR, 0, true);
     };
     start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tile, k + kv_offset, m - key0, d, vector);
     start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tile, v + kv_offset, m - key0, d, vector);
-    for (int step = 0; step < STAGES; ++step) copy_queries(step);
+    copy_queries(0);
     copies_arrived<0>();
     __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
 
@@ -146,11 +143,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward_tf32x3(
         }
     };
     for (int step = 0; step < steps; ++step) {
-        const int stage = step % STAGES, tile = tile_of(step), row0 = tile * BR;
-        const unsigned char* q_tile = q_tiles + stage * TILE_BYTES;
-        const unsigned char* dout_tile = dout_tiles + stage * TILE_BYTES;
-        unsigned char* ds_tile = ds_tiles + stage * BC * BR * 4;
-        const float* end = ends + stage * 2 * BR + lane % 4 * 2;  // of this lane's queries
+        const int tile = tile_of(step), row0 = tile * BR;
+        const float* end = ends + lane % 4 * 2;  // of this lane's queries
 
         float p[1][BR / 8][4], ds[1][BR / 8][4];  // scores, then weights; their gradients
         split_scores<D, ROW_BYTES>(p, k_lane, shared_address(q_tile) + other);
@@ -164,10 +158,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward_tf32x3(
         add_gradients(dv_sum, p[0], dout_tile);
         add_gradients(dk_sum, ds[0], q_tile);
 
-        if (STAGES == 2) copies_arrived<0>();
         __syncthreads();  // barrier: the next copies would replace what others still read, and ds
-                          // of others and, of two tiles, the other one are not there yet
-        copy_queries(step + STAGES);
+                          // of their keys is not there yet
+        copy_queries(step + 1);
         for (int part = warp; part < PARTS; part += WARPS) {
             const int row = part / GROUPS * 16 * ROW_TILES, col = part % GROUPS * 32;
             float dq[ROW_TILES][4][4];
@@ -183,8 +176,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward_tf32x3(
             });
             if (DETERMINISTIC) pass_turn(turn, key_tile == 0);
         }
-        if (STAGES == 1) copies_arrived<0>();
-        if (STAGES == 1) __syncthreads();  // barrier: one tile, and ds of others is read no more
+        copies_arrived<0>();
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
+                          // and replace ds that others still read
     }
 
     auto store = [&](float* to, const float(&sum)[GROUPS][4][4], float factor) {

@@ -16,15 +16,15 @@ FEWEST_BLOCKS = 0.25  # a multiprocessor, with which "auto" takes it
 
 
 def tf32_bytes(c: Mapping[str, int]) -> int:
-    """Dynamic shared memory in bytes: K and V; STAGES of Q, dout, ds, and of lse and delta."""
+    """Dynamic shared memory in bytes: K and V; Q, dout and ds; lse and delta."""
     keys = 16 * c["WARPS"]
-    return 8 * c["D"] * keys + c["STAGES"] * c["BR"] * (8 * c["D"] + 4 * keys + 8)
+    return 8 * c["D"] * keys + c["BR"] * (8 * c["D"] + 4 * keys + 8)
 
 
 # From much reuse of Q to many blocks and little shared memory.
 TILES = MatrixTiles(
-    ("WARPS", "BR", "STAGES", "RESIDENT"),
-    {64: ((4, 32, 2, 2), (4, 32, 1, 2)), 128: ((4, 32, 1, 2), (2, 32, 1, 3))},
+    ("WARPS", "BR", "RESIDENT"),
+    {64: ((4, 64, 2), (4, 32, 2)), 128: ((4, 32, 2), (2, 32, 3))},
     32,
     tf32_bytes,
 )
