@@ -97,14 +97,21 @@ def test_flex_attention_is_asked_for_groups_and_blocks_of_a_mask(monkeypatch):
     assert asked == {"scale": 0.25, "enable_gqa": False}
 
 
-def record(*names):
-    return {"rows": [{"timings": dict.fromkeys(names)}]}
+LAYER_KINDS = ("torch", "torch_compile")
+
+
+def record(*names, refused=()):
+    return {"rows": [{"timings": dict.fromkeys(names), "refused": dict.fromkeys(refused)}]}
 
 
 def test_the_kinds_of_a_record_and_those_that_it_lacks():
+    refused, *backends = candidates.BACKENDS
     assert peers.kinds_of(record("auto")) == ""
-    assert peers.kinds_of(record("auto", "torch_eager", "torch_math")) == (
+    assert peers.kinds_of(record("auto", "torch_eager", *backends, refused=[refused])) == (
         "eager PyTorch and SDPA's backends (not timed: torch.compile and compiled flex_attention)"
+    )
+    assert peers.kinds_of(record(*LAYER_KINDS)) == (
+        "eager PyTorch and torch.compile (not timed: torch_autotune)"
     )
     assert peers.kinds_of(record(*peers.ATTENTION)) == (
         "eager PyTorch, SDPA's backends, torch.compile and compiled flex_attention"

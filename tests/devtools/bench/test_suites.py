@@ -84,6 +84,8 @@ def test_a_record_names_the_files_its_candidates_are_made_of():
         "06_output_tiled",
     }
     assert "12_flash_async" in small.files(["auto"])
+    taken = [{"auto_picks": "rows_warp"}, {"auto_picks": "rows_warp"}]
+    assert small.files(["auto"], taken) == ["08_rows_warp"] and small.files([], taken) == []
     halves = SUITES["long_bf16"].files(["auto"])
     assert halves == ["13_flash_wmma", "14_flash_mma", "18_flash_wgmma", "23_decode"]
 

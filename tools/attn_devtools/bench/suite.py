@@ -33,8 +33,11 @@ class Suite(ABC):
         """Return the peers of a row that are among the names to run."""
 
     @abstractmethod
-    def files(self, names: Sequence[str]) -> list[str]:
-        """Return the kernel files that these candidates may run."""
+    def files(self, names: Sequence[str], rows: Sequence[dict] = ()) -> list[str]:
+        """Return the kernel files that these candidates may run, or ran where `rows` tell it.
+
+        rows: records of all rows.
+        """
 
     @abstractmethod
     def benchmark(self, row, names: Sequence[str]) -> dict:
@@ -97,7 +100,7 @@ class Suite(ABC):
             ]
         return records.new_record(
             f"bench_{self.name}",
-            self.files(names),
+            self.files(names, rows),
             suite=self.name,
             about=self.about,
             torch=candidates.torch_version(),

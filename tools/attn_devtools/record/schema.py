@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Annotated, NotRequired, Required, TypedDict, TypeVar
+from typing import Annotated, Literal, NotRequired, Required, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from attn_course.measure.records import RESULTS_FOLDER, RecordError, RecordStamp, write_record
 from attn_course.measure.timing import Positive, Ratio
+from attn_course.reference.dtypes import DTYPES
 
 T = TypeVar("T")
 Some = Annotated[list[T], Meta(min_length=1)]  # a list that is not empty
@@ -23,6 +24,7 @@ Natural = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Date = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d")]
+DtypeName = Literal[tuple(DTYPES)]
 Shape = Annotated[list[Count], Meta(min_length=4, max_length=4)]  # (B, H, L, D) or (BH, n, m, d)
 Extents = Annotated[list[Count], Meta(min_length=1, max_length=3)]  # of a grid or a block
 Spread = Annotated[list[float], Meta(min_length=3, max_length=3)]  # lowest, median, highest
@@ -92,7 +94,7 @@ class SuiteRowFields(ContestFields):
     label: str
     shape: Shape
     causal: bool
-    dtype: NotRequired[str]  # of records before there were others: float32
+    dtype: NotRequired[DtypeName]  # of records before there were others: float32
     timings: dict[str, RatedTiming]
     skipped: Reasons
     best_peer: str | None
@@ -110,7 +112,7 @@ class BackwardRowFields(ContestFields):
     label: str
     shape: Shape
     causal: bool
-    dtype: str
+    dtype: DtypeName
     timings: dict[str, GradientTiming]
     best_peer: str | None
     best_method: str | None
@@ -376,6 +378,7 @@ class SanitizerRecord(RecordStamp):
     machine_code: list[BrokenKernel]
     alarms: list[str]
     unseen: NotRequired[list[str]]  # clean kernels whose writes initcheck does not see
+    false_alarms: NotRequired[dict[str, str]]  # clean kernel -> why racecheck is wrong about it
     missed: list[str]
     unexplained: list[str]
 
