@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward_tf32x3(
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int key_tiles = (m + BC - 1) / BC, tiles = (n + BR - 1) / BR;
     // In a fixed order the last keys are the first to add to dq: no block waits for a later one.
-    const int block = DETERMINISTIC ? next_ticket(turns) : blockIdx.x;
+    const int block = DETERMINISTIC ? next_ticket(turns, ds_tile) : blockIdx.x;
     const int key_tile = DETERMINISTIC ? key_tiles - 1 - block % key_tiles : block % key_tiles;
     const int kv_head = block / key_tiles, group = heads / kv_heads;
     const int key0 = key_tile * BC, warp_key = key0 + 16 * warp;  // the warp's first key
