@@ -147,9 +147,7 @@ class ParallelRowFields(ContestFields):
     dtype: str
     timings: dict[str, RatedTiming]
     best: str | None
-    ratios: dict[
-        str, dict[str, CheckedRatio]
-    ]  # over all ranks -> against one GPU, against the peer
+    ratios: dict[str, dict[str, CheckedRatio]]  # to one GPU, to the peer
     exchange: NotRequired[HiddenExchange]
 
 
@@ -479,6 +477,9 @@ class PredictedTime(TypedDict):
     measured_us: Positive
     predicted_us: Positive
     error: float
+    limit: NotRequired[str]
+    ncu_verdicts: NotRequired[list[str]]  # the likeliest limit by Nsight Compute's counters first
+    limit_is_right: NotRequired[bool]
 
 
 class PredictionErrors(TypedDict):
@@ -488,16 +489,26 @@ class PredictionErrors(TypedDict):
     worst: float
     within_30_percent: float
     kendall_tau: float
+    limits: NotRequired[Natural]
+    right_limits: NotRequired[float]
 
 
-class TimeModelRecord(RecordStamp):
-    """Predicted times beside measured ones: rows, that nothing was fitted to, and fitted."""
+class TimeModelPart(TypedDict):
+    """Predicted times beside measured ones, of one set of kernels that nothing was fitted to."""
 
     how: str
-    blocks: Natural
+    kernels: dict[str, str]
     summary: PredictionErrors
     by_file: dict[str, PredictionErrors]
     rows: list[PredictedTime]
+
+
+class TimeModelRecord(RecordStamp):
+    """second: measured before anything predicted them; first: the model was changed for these."""
+
+    blocks: Natural
+    second: NotRequired[TimeModelPart]
+    first: TimeModelPart
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
 
