@@ -50,6 +50,7 @@ ENGINE_ROOMS = (
         "machine",
         "compile",
         "module",
+        "contest",
         "numba",
         "triton",
         "watch",
@@ -79,6 +80,7 @@ ENGINE_FACES = (
     "numba",
     "triton",
     "timing",
+    "contest",
 )
 MOST_FIRST_NAMES = 30
 # A library and the only places that may import it.
