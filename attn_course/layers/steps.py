@@ -24,7 +24,7 @@ MOST |= {"BLOCKS": 2**20, "SPAN": 2**30, "PLAIN": 2}
 class Rows:
     """Extents of a launch: rows of `width` columns, in float32.
 
-    plain: kernel 16 gets what PLAIN=1 needs; see its header.  written: rows that kernel 30 writes;
+    plain: kernel 16 gets what PLAIN=1 needs; see its header.  written: rows that kernel 31 writes;
     0: all.
     """
 
@@ -145,7 +145,7 @@ def _octets_of_rows(entry: str, problem: Rows, constants: Mapping[str, int]) -> 
 
 
 def _lanes_of_octets(problem: Rows, device: Device) -> dict[str, int]:
-    """Constants of kernel 30 for a width: 256 threads a block."""
+    """Constants of kernel 31 for a width: 256 threads a block."""
     lanes = min(256, 1 << (ceil_div(problem.width, 8) - 1).bit_length())
     return {"LANES": lanes, "GROUPS": 256 // lanes}
 
@@ -202,7 +202,7 @@ COLUMN_SUMS = _step(
     _spans_of_columns,
 )
 JOIN_PARTS = _step(
-    "30_join_parts: join_parts(a a_lse b b_lse out out_lse heads rows first part d) -> out out_lse",
+    "31_join_parts: join_parts(a a_lse b b_lse out out_lse heads rows first part d) -> out out_lse",
     "attention over two sets of keys from attention over each",
     _octets_of_rows,
     _lanes_of_octets,

@@ -2,7 +2,7 @@
 
 While a rank computes with the keys and values that it has, it sends them to the next rank and
 receives those of the rank before, into the other of two buffers. What it finds with each is a part;
-kernel 30 joins them. Zig-zag shards make causal work even: a rank's own keys are causal, of an
+kernel 31 joins them. Zig-zag shards make causal work even: a rank's own keys are causal, of an
 earlier rank's it sees the early chunk with all rows, of a later rank's both with its late rows.
 """
 
@@ -18,7 +18,7 @@ from attn_course.layers.steps import JOIN_PARTS, Rows
 
 from .form import ParallelPlan
 
-TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # of kernel 30's constants
+TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # of kernel 31's constants
 
 
 class RingPlan(ParallelPlan):
@@ -109,7 +109,7 @@ class RingPlan(ParallelPlan):
         return [run, self._join(number, found, lse, first)]
 
     def _join(self, number: int, part, lse, first: int) -> Callable:
-        """Return a launch of kernel 30: what was found so far and a part, into the sum or out."""
+        """Return a launch of kernel 31: what was found so far and a part, into the sum or out."""
         before = self.out if number == 1 else self.sum
         after = self.out if number == self.rank.size - 1 else self.sum
         batch, heads, rows, d = self.out.shape

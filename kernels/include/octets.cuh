@@ -1,6 +1,6 @@
 // Idea:          Eight neighbouring columns of a row as floats, whatever type memory has them in:
 //                16-byte accesses where rows are aligned, else those columns that the row has.
-// Used by:       30_join_parts.cu
+// Used by:       31_join_parts.cu
 // Explained in:  20_more_than_one_gpu
 #pragma once
 

@@ -51,6 +51,7 @@ ENGINE_ROOMS = (
         "machine",
         "compile",
         "module",
+        "contest",
         "numba",
         "triton",
         "ranks",
@@ -81,6 +82,7 @@ ENGINE_FACES = (
     "numba",
     "triton",
     "timing",
+    "contest",
     "ranks",
 )
 MOST_FIRST_NAMES = 30
@@ -440,10 +442,10 @@ def test_a_long_kernel_gives_its_reason(lines, reason, fault):
 
 
 def is_face(module: str) -> bool:
-    """A package, a room of the course, the engine's watchers, or the module of one lesson."""
+    """A package, a room of the course, the engine's watchers or timing, the module of a lesson."""
     parts = module.split(".")[1:]
     if len(parts) <= 1:
-        return not module.startswith("kernelscope.") or parts == ["watch"]
+        return not module.startswith("kernelscope.") or parts in (["watch"], ["timing"])
     return parts[0] == "lessons"
 
 

@@ -1,4 +1,4 @@
-"""Kernel 30 in all its types, in place and not; tests/layers has it on float32 arrays."""
+"""Kernel 31 in all its types, in place and not; tests/layers has it on float32 arrays."""
 
 import numpy as np
 import pytest

@@ -5,12 +5,12 @@ import threading
 
 import numpy as np
 import pytest
+from kernelscope.contest import TimingError
 from kernelscope.ranks import run_ranks
 from record_harness import stamped
 
 from attn_course.cli import main
 from attn_course.measure import candidates
-from attn_course.measure.timing import TimingError
 from attn_devtools.bench import (
     PARALLEL_SUITES,
     parallel,
@@ -128,7 +128,7 @@ def test_names(monkeypatch):
     with pytest.raises(ValueError, match="no candidate 'rign' .did you mean 'ring'"):
         SUITE.candidates(["rign"])
     monkeypatch.setattr(parallel, "pick", lambda *_: "flash_wgmma")
-    assert SUITE.files(SUITE.candidates()) == ["18_flash_wgmma", "30_join_parts"]
+    assert SUITE.files(SUITE.candidates()) == ["18_flash_wgmma", "31_join_parts"]
     assert [row.shape[2] for row in SUITE.rows] == [8192, 8192, 32768, 32768, 131072, 131072]
 
 

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 from kernelscope import gpu_count
+from kernelscope.contest import Contest, Replay, TimingError, contest
 from kernelscope.errors import InputError, did_you_mean
 
 from attn_course.ladder.methods import pick, steps_of
@@ -20,7 +21,6 @@ from attn_course.measure import candidates
 from attn_course.measure.benchmarks import BenchmarkResult, Shape, shape_label, turns_for
 from attn_course.measure.candidates import BaselineRefuses
 from attn_course.measure.roofline import attention_work, tflops
-from attn_course.measure.timing import Contest, Replay, TimingError, contest
 from attn_course.reference.dtypes import TOLERANCES
 
 from .parallel_workers import (
@@ -134,7 +134,7 @@ class ParallelSuite(Suite):
     def files(self, names: Sequence[str]) -> list[str]:
         """Return the kernel files of attention and of the join."""
         methods = {pick("auto", problem_of(row), "gpu") for row in self.rows}
-        return sorted({one.file for name in methods for one in steps_of(name)} | {"30_join_parts"})
+        return sorted({one.file for name in methods for one in steps_of(name)} | {"31_join_parts"})
 
     def run(self, chosen: Iterable[str] | None = None, **how) -> dict:
         """Run the suite with a team of processes for each library; return its record.

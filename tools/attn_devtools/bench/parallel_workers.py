@@ -16,6 +16,7 @@ from multiprocessing import get_context
 
 import numpy as np
 from kernelscope import asnumpy
+from kernelscope.contest import GpuClock
 from kernelscope.errors import UserError
 from kernelscope.module import in_library
 from kernelscope.ranks import Rank, join_ranks
@@ -23,7 +24,6 @@ from kernelscope.ranks import Rank, join_ranks
 from attn_course.ladder.methods import plan
 from attn_course.measure.benchmarks import Shape, float64_attention
 from attn_course.measure.candidates import BaselineRefuses, torch_module
-from attn_course.measure.timing import GpuClock
 from attn_course.parallel import HeadsPlan, RingPlan, Shards
 from attn_course.reference.dtypes import DTYPES
 

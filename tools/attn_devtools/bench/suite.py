@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from kernelscope.contest import ClockWatch, Contest, require_gpu
+
 from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import BenchmarkResult, run_benchmark
 from attn_course.measure.candidates import BaselineRefuses
-from attn_course.measure.timing import ClockWatch, Contest, require_gpu
 
 from .peers import forget_compiled
 
@@ -34,8 +35,11 @@ class Suite(ABC):
         """Return the peers of a row that are among the names to run."""
 
     @abstractmethod
-    def files(self, names: Sequence[str]) -> list[str]:
-        """Return the kernel files that these candidates may run."""
+    def files(self, names: Sequence[str], rows: Sequence[dict] = ()) -> list[str]:
+        """Return the kernel files that these candidates may run, or ran where `rows` tell it.
+
+        rows: records of all rows.
+        """
 
     @abstractmethod
     def benchmark(self, row, names: Sequence[str]) -> dict:
@@ -98,7 +102,7 @@ class Suite(ABC):
             ]
         return records.new_record(
             f"bench_{self.name}",
-            self.files(names),
+            self.files(names, rows),
             suite=self.name,
             about=self.about,
             torch=candidates.torch_version(),

@@ -7,22 +7,26 @@ types; a record may hold more. Times are microseconds.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, NotRequired, Required, TypedDict, TypeVar
+from typing import Annotated, Literal, NotRequired, Required, TypedDict, TypeVar
 
 import msgspec
+from kernelscope import contest
 from msgspec import Meta
 
 from attn_course.measure.records import RESULTS_FOLDER, RecordError, RecordStamp, write_record
-from attn_course.measure.timing import Positive, Ratio
+from attn_course.reference.dtypes import DTYPES
 
 T = TypeVar("T")
 Some = Annotated[list[T], Meta(min_length=1)]  # a list that is not empty
 Natural = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
+Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Date = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d")]
+DtypeName = Literal[tuple(DTYPES)]
 Shape = Annotated[list[Count], Meta(min_length=4, max_length=4)]  # (B, H, L, D) or (BH, n, m, d)
 Extents = Annotated[list[Count], Meta(min_length=1, max_length=3)]  # of a grid or a block
 Spread = Annotated[list[float], Meta(min_length=3, max_length=3)]  # lowest, median, highest
@@ -31,6 +35,15 @@ Options = list[str]
 
 
 # -- times -----------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class CheckedRatio(contest.Ratio):
+    """The same; its numbers are checked."""
+
+    value: Positive
+    low: Positive
+    high: Positive
+
+
 class TimingFields(TypedDict):
     median_us: Positive
     p20_us: Positive
@@ -69,7 +82,7 @@ class LaunchTiming(CheckedTiming):
 
 
 class VariantTiming(LaunchTiming):
-    over_whole: NotRequired[Ratio]
+    over_whole: NotRequired[CheckedRatio]
 
 
 class DeviceFields(TypedDict):
@@ -92,15 +105,15 @@ class SuiteRowFields(ContestFields):
     label: str
     shape: Shape
     causal: bool
-    dtype: NotRequired[str]  # of records before there were others: float32
+    dtype: NotRequired[DtypeName]  # of records before there were others: float32
     timings: dict[str, RatedTiming]
     skipped: Reasons
     best_peer: str | None
     best_backend: str | None
     best_method: str | None
     auto_picks: NotRequired[str]
-    ratio_peer: NotRequired[Ratio]
-    ratio_backend: NotRequired[Ratio]
+    ratio_peer: NotRequired[CheckedRatio]
+    ratio_backend: NotRequired[CheckedRatio]
     auto_over_best: NotRequired[Positive]
     auto_within_margin: NotRequired[bool]
     kernels: NotRequired[dict[str, list[TimingFields]]]
@@ -110,11 +123,11 @@ class BackwardRowFields(ContestFields):
     label: str
     shape: Shape
     causal: bool
-    dtype: str
+    dtype: DtypeName
     timings: dict[str, GradientTiming]
     best_peer: str | None
     best_method: str | None
-    ratios: dict[str, Ratio]  # ours -> against the best peer
+    ratios: dict[str, CheckedRatio]  # ours -> against the best peer
 
 
 class HiddenExchange(TypedDict):
@@ -134,7 +147,7 @@ class ParallelRowFields(ContestFields):
     dtype: str
     timings: dict[str, RatedTiming]
     best: str | None
-    ratios: dict[str, dict[str, Ratio]]  # over all ranks -> against one GPU, against the peer
+    ratios: dict[str, dict[str, CheckedRatio]]  # to one GPU, to the peer
     exchange: NotRequired[HiddenExchange]
 
 
@@ -180,7 +193,7 @@ class LayerRowFields(ContestFields):
     work: WorkFields
     timings: dict[str, CheckedTiming]
     best_peer: str | None
-    ratios: dict[str, Ratio]  # ours -> against the best baseline
+    ratios: dict[str, CheckedRatio]  # ours -> against the best baseline
     launches: dict[str, list[str]]  # ours -> what runs, in order
 
 
@@ -203,7 +216,7 @@ class PipelineRow(ContestFields):
     shape: Shape
     pipelines: dict[str, TimingFields]
     kernels: dict[str, TimingFields]
-    tiled_over_naive: NotRequired[Ratio]
+    tiled_over_naive: NotRequired[CheckedRatio]
 
 
 # -- the kinds -------------------------------------------------------------------------------------
@@ -320,7 +333,7 @@ class ClocksUnderLoad(TypedDict):
 class SameAgainstItself(TypedDict):
     shape: Shape
     iterations: Count
-    ratios: dict[str, Ratio]
+    ratios: dict[str, CheckedRatio]
 
 
 class TimingExperiments(TypedDict, total=False):
@@ -436,6 +449,7 @@ class SanitizerRecord(RecordStamp):
     machine_code: list[BrokenKernel]
     alarms: list[str]
     unseen: NotRequired[list[str]]  # clean kernels whose writes initcheck does not see
+    false_alarms: NotRequired[dict[str, str]]  # clean kernel -> why racecheck is wrong about it
     missed: list[str]
     unexplained: list[str]
 
@@ -463,6 +477,9 @@ class PredictedTime(TypedDict):
     measured_us: Positive
     predicted_us: Positive
     error: float
+    limit: NotRequired[str]
+    ncu_verdicts: NotRequired[list[str]]  # the likeliest limit by Nsight Compute's counters first
+    limit_is_right: NotRequired[bool]
 
 
 class PredictionErrors(TypedDict):
@@ -472,16 +489,26 @@ class PredictionErrors(TypedDict):
     worst: float
     within_30_percent: float
     kendall_tau: float
+    limits: NotRequired[Natural]
+    right_limits: NotRequired[float]
 
 
-class TimeModelRecord(RecordStamp):
-    """Predicted times beside measured ones: rows, that nothing was fitted to, and fitted."""
+class TimeModelPart(TypedDict):
+    """Predicted times beside measured ones, of one set of kernels that nothing was fitted to."""
 
     how: str
-    blocks: Natural
+    kernels: dict[str, str]
     summary: PredictionErrors
     by_file: dict[str, PredictionErrors]
     rows: list[PredictedTime]
+
+
+class TimeModelRecord(RecordStamp):
+    """second: measured before anything predicted them; first: the model was changed for these."""
+
+    blocks: Natural
+    second: NotRequired[TimeModelPart]
+    first: TimeModelPart
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
 
