@@ -115,8 +115,7 @@ site: venv
 
 notebooks: venv
 	$(BIN)/jupyter nbconvert --to notebook --inplace --execute \
-	--ExecutePreprocessor.record_timing=False \
-	--ExecutePreprocessor.coalesce_streams=True notebooks/*.ipynb \
+	--ExecutePreprocessor.record_timing=False notebooks/*.ipynb \
 	notebooks/assignments/source/*/*.ipynb
 
 # A course folder of nbgrader: what learners handed in and the gradebook stay when it is made again.

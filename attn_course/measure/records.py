@@ -202,6 +202,24 @@ def times_on_each_gpu(
     return {label: found for label, found in times.items() if len(found) > 1}
 
 
+def times_of(
+    method: str, label: str, dtype: str, root: Path = RESULTS_FOLDER
+) -> list[tuple[dict, float]]:
+    """Return the newest record of each GPU that has a method at one shape, and the microseconds.
+
+    label: of a row of a suite, such as "4,16,1024,64 causal" or "8,32,1,128 keys 8192".
+    """
+    kinds = sorted({path.stem for path in root.glob("*/bench_*.json")})
+    found: dict[str, tuple[dict, float]] = {}
+    suites = sorted((r for kind in kinds for r in records(kind, root)), key=lambda r: r["date"])
+    for record in suites:
+        for row in record["rows"]:
+            same = (row["label"], row.get("dtype")) == (label, dtype)
+            if same and method in row["timings"]:
+                found[record["gpu"]] = record, row["timings"][method]["median_us"]
+    return list(found.values())
+
+
 _measured_now: dict[str, list[dict]] = {}
 
 

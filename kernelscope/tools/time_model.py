@@ -1,17 +1,20 @@
 """Judge the time model on kernels that it was never fitted to.
 
-    python kernelscope/tools/time_model.py TIMES.json RECORD.json [FITTED.json]
+    python kernelscope/tools/time_model.py RECORD.json --first TIMES.json --second TIMES.json
+        [--fitted ROWS.json] [--gpu h200]
 
-TIMES.json has the measured times of `kernelscope/tests/timing/held_out` on a GPU, in rows with a
-label and median_us, and the GPU's stamp. RECORD.json gets the judgement: every kernel at every
-shape with its measured and its predicted time, and the errors of all; docs/time.md has its tables.
-FITTED.json has rows of the launches that the constants were fitted to, which stand apart.
+The files of times are from `python -m attn_devtools.held_out_times`: of held_out, which the model's
+rules were changed for, and of held_out_second, which was measured before anything predicted it. The
+record gets every kernel at every shape with its measured and its predicted time, the errors, and
+how often the limit is the one that Nsight Compute's counters show; docs/time.md has its tables.
+--fitted has rows of the launches that the constants were fitted to, which stand apart.
 """
 
 import argparse
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from hashlib import sha256
 from itertools import combinations
 from pathlib import Path
@@ -22,16 +25,72 @@ from kernelscope.timing import Time
 
 TESTS = Path(__file__).parents[1] / "tests/timing"
 sys.path.insert(0, str(TESTS))
-from held_out_set import FOLDER, HeldOut, held_out  # noqa: E402 - beside the tests, in no package
+from held_out_set import FOLDERS, HeldOut, held_out  # noqa: E402 - beside the tests, in no package
 
 BLOCKS = 64  # of a grid that are run, as `kernelscope predict` does
 STAMP = ("gpu", "driver", "cuda", "date", "commit")
+SETS = {"second": "held out", "first": "looked at"}  # part of the record -> its name there
+_OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
+NCU_UNITS = {  # unit -> metrics of ncu; the unit is as busy as the one that is highest
+    unit: tuple(name + _OF_PEAK for name in names.split())
+    for unit, names in {
+        "DRAM": "gpu__dram_throughput",
+        "L2": "lts__throughput l1tex__m_xbar2l1tex_read_sectors "
+        "l1tex__m_l1tex2xbar_req_cycles_active",
+        "L1": "l1tex__data_pipe_lsu_wavefronts l1tex__lsuin_requests l1tex__lsu_writeback_active "
+        "l1tex__data_bank_reads l1tex__data_bank_writes sm__inst_executed_pipe_lsu",
+        "issue": "smsp__issue_active smsp__inst_issued",
+        "FMA": "sm__pipe_fma_cycles_active sm__inst_executed_pipe_fma "
+        "sm__pipe_fmaheavy_cycles_active",
+        "ALU": "sm__pipe_alu_cycles_active sm__inst_executed_pipe_alu",
+        "FP64": "sm__pipe_fp64_cycles_active sm__inst_executed_pipe_fp64",
+        "MUFU": "sm__inst_executed_pipe_xu",
+        "tensor": "sm__pipe_tensor_cycles_active sm__pipe_tensor_op_hmma_cycles_active "
+        "sm__pipe_tensor_op_imma_cycles_active",
+    }.items()
+}
+OF_BOUND = {  # the model's bound -> ncu's unit; atomics wait in L2, and no unit is busy
+    "issue": "issue",
+    "FMA": "FMA",
+    "integer and logic": "ALU",
+    "FP64": "FP64",
+    "MUFU": "MUFU",
+    "tensor cores": "tensor",
+    "shared memory and L1": "L1",
+    "L2 to an SM": "L2",
+    "L2": "L2",
+    "DRAM": "DRAM",
+    "atomics": "latency",
+    "latency": "latency",
+    "launch and starts": "latency",
+}
+BUSY = 60.0  # percent of its peak from which a unit limits; Nsight Compute draws the line there too
+ALIKE = 10.0  # percent: units, or a unit and BUSY, that are nearer are not told apart
 
 
-def predicted(one: HeldOut) -> dict:
+def ncu_verdicts(metrics: dict[str, float]) -> list[str]:
+    """Return what ncu's metrics show to be the limit, the likeliest first; [] without metrics.
+
+    A unit that is at BUSY percent of its peak or above limits, the busiest one; where none is, the
+    launch waits: "latency". What is nearer to that than ALIKE counts as well.
+    """
+    busy = {
+        unit: max((metrics[name] for name in names if name in metrics), default=0.0)
+        for unit, names in NCU_UNITS.items()
+    }
+    if not any(busy.values()):
+        return []
+    ordered = sorted(busy, key=lambda unit: -busy[unit])
+    most = busy[ordered[0]]
+    units = [unit for unit in ordered if busy[unit] >= most - ALIKE] if most >= BUSY - ALIKE else []
+    waits = ["latency"] if most < BUSY + ALIKE else []
+    return units + waits if most >= BUSY else waits + units
+
+
+def predicted(one: HeldOut, gpu: str) -> dict:
     """Return the predicted time of one kernel at one shape."""
     kernel = one.kernel("simulator")
-    with observe(Time("h200", blocks=BLOCKS)) as seen:
+    with observe(Time(gpu, blocks=BLOCKS)) as seen:
         kernel(one.grid, one.block, one.values(np))
     (launch,) = seen.launches
     return {
@@ -44,23 +103,33 @@ def predicted(one: HeldOut) -> dict:
     }
 
 
-def judged(times: dict, workers: int) -> list[dict]:
-    """Return a row for every held-out kernel and shape. times: the measured rows."""
-    measured = {row["label"]: row["median_us"] for row in times["rows"]}
-    cases = list(held_out())
+def judged(times: dict, gpu: str, workers: int) -> list[dict]:
+    """Return a row for every measured kernel and shape. times: a file of them."""
+    measured = {row["label"]: row for row in times["rows"]}
+    cases = [case for case in held_out(times["folder"]) if case.label in measured]
     with ProcessPoolExecutor(workers) as pool:
-        found = list(pool.map(predicted, cases))
-    rows = []
-    for case, one in zip(cases, found, strict=True):
-        us = measured[case.label]
-        error = round(one["predicted_us"] / us - 1, 4)
-        rows.append({"file": case.file, "measured_us": us, "error": error} | one)
-    return rows
+        found = list(pool.map(partial(predicted, gpu=gpu), cases))
+    both = zip(cases, found, strict=True)
+    return [row_of(case.file, measured[case.label], one) for case, one in both]
+
+
+def row_of(file: str, measured: dict, one: dict) -> dict:
+    """Return a row of the record."""
+    us, verdicts = measured["median_us"], ncu_verdicts(measured.get("ncu", {}))
+    error = round(one["predicted_us"] / us - 1, 4)
+    row = {"file": file, "measured_us": us, "error": error} | one
+    if verdicts:
+        right = OF_BOUND[one["limit"]] in verdicts
+        row |= {"ncu_verdicts": verdicts, "limit_is_right": right, "ncu": measured["ncu"]}
+    return row
 
 
 def summary(rows: list[dict]) -> dict:
-    """Return the errors of rows: relative, without their signs; tau of the order of times."""
+    """Return the errors of rows: relative, without their signs; tau of the order of times; the
+    share of right limits where ncu gave one.
+    """
     errors = np.abs([row["error"] for row in rows])
+    limits = [row["limit_is_right"] for row in rows if "limit_is_right" in row]
     return {
         "count": len(rows),
         "median": round(float(np.median(errors)), 4),
@@ -68,7 +137,7 @@ def summary(rows: list[dict]) -> dict:
         "worst": round(float(errors.max()), 4),
         "within_30_percent": round(float(np.mean(errors <= 0.3)), 4),
         "kendall_tau": round(kendall_tau(rows), 4),
-    }
+    } | ({"limits": len(limits), "right_limits": round(np.mean(limits), 4)} if limits else {})
 
 
 def kendall_tau(rows: list[dict]) -> float:
@@ -81,24 +150,26 @@ def kendall_tau(rows: list[dict]) -> float:
     return float(np.mean(pairs)) if pairs else 1.0
 
 
-def record_of(times: dict, rows: list[dict], fitted: list[dict]) -> dict:
-    """Return the record of the judgement."""
-    fits = {"fitted_summary": summary(fitted), "fitted": worst_first(fitted)} if fitted else {}
+def judgement(times: dict, rows: list[dict]) -> dict:
+    """Return the part of the record for one set of kernels."""
     files = sorted({row["file"] for row in rows})
     by_file = {file: summary([row for row in rows if row["file"] == file]) for file in files}
-    stamp = {"kind": "time_model"} | {key: times[key] for key in STAMP}
-    stamp["kernels"] = {file: sha256((FOLDER / file).read_bytes()).hexdigest() for file in files}
-    return (
-        stamp
-        | {
-            "how": times["how"],
-            "blocks": BLOCKS,
-            "summary": summary(rows),
-            "by_file": by_file,
-            "rows": worst_first(rows),
-        }
-        | fits
-    )
+    folder = FOLDERS[times["folder"]]
+    return {key: times[key] for key in STAMP} | {
+        "how": times["how"],
+        "kernels": {file: sha256((folder / file).read_bytes()).hexdigest() for file in files},
+        "summary": summary(rows),
+        "by_file": by_file,
+        "rows": worst_first(rows),
+    }
+
+
+def record_of(parts: dict[str, dict], fitted: list[dict]) -> dict:
+    """Return the record of the judgement. parts: "second" and "first", one set of kernels each."""
+    fits = {"fitted_summary": summary(fitted), "fitted": worst_first(fitted)} if fitted else {}
+    (newest, *_) = parts.values()
+    stamp = {"kind": "time_model"} | {key: newest[key] for key in (*STAMP, "kernels")}
+    return stamp | {"blocks": BLOCKS} | parts | fits
 
 
 def worst_first(rows: list[dict]) -> list[dict]:
@@ -107,34 +178,53 @@ def worst_first(rows: list[dict]) -> list[dict]:
 
 def markdown(record: dict) -> str:
     """Return the tables of docs/time.md: errors of all, by file, and every held-out kernel."""
-    head = ["| | times | median | 90 % below | worst | within 30 % | tau of the order |"]
-    head += ["|---|---|---|---|---|---|---|", _errors("held out", record["summary"])]
-    head += [_errors(f"... `{name}`", one) for name, one in record["by_file"].items()]
+    head = ["| | times | median | 90 % below | worst | within 30 % | tau | right limits |"]
+    head += ["|---|---|---|---|---|---|---|---|"]
+    tables = []
+    for part, title in SETS.items():
+        if part in record:
+            head.append(_errors(title, record[part]["summary"]))
+            head += [_errors(f"... `{name}`", one) for name, one in record[part]["by_file"].items()]
+            tables += ["", *_kernels(title, record[part]["rows"])]
     if "fitted" in record:
         head.append(_errors("fitted", record["fitted_summary"]))
-    rows = ["| held-out kernel | measured, us | predicted, us | error | bound |"]
-    rows += ["|---|---|---|---|---|"]
-    for row in record["rows"]:
+    return "\n".join([*head, *tables]) + "\n"
+
+
+def _kernels(title: str, rows: list[dict]) -> list[str]:
+    """The table of one set."""
+    found = [f"| {title} | measured, us | predicted, us | error | limit | Nsight Compute |"]
+    found += ["|---|---|---|---|---|---|"]
+    for row in rows:
         times = f"{row['measured_us']:.4g} | {row['predicted_us']:.4g} | {row['error']:+.0%}"
-        rows.append(f"| {row['label']} | {times} | {row['limit']} |")
-    return "\n".join([*head, "", *rows]) + "\n"
+        shown = ", ".join(row.get("ncu_verdicts", ()))
+        wrong = "" if row.get("limit_is_right", True) else " (no)"
+        found.append(f"| {row['label']} | {times} | {row['limit']}{wrong} | {shown} |")
+    return found
 
 
 def _errors(name: str, one: dict) -> str:
     shares = " | ".join(f"{one[k]:.1%}" for k in ("median", "p90", "worst", "within_30_percent"))
-    return f"| {name} | {one['count']} | {shares} | {one['kendall_tau']:.2f} |"
+    limits = f"{one['right_limits']:.0%} of {one['limits']}" if "limits" in one else ""
+    return f"| {name} | {one['count']} | {shares} | {one['kendall_tau']:.2f} | {limits} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("times", type=Path)
     parser.add_argument("record", type=Path)
-    parser.add_argument("fitted", type=Path, nargs="?")
+    for part in SETS:
+        parser.add_argument(f"--{part}", type=Path)
+    parser.add_argument("--fitted", type=Path)
+    parser.add_argument("--gpu", default="h200")
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
-    times = json.loads(arguments.times.read_text())
+    parts = {}
+    for part in SETS:
+        if path := getattr(arguments, part):
+            times = json.loads(path.read_text())
+            parts[part] = judgement(times, judged(times, arguments.gpu, arguments.workers))
     fitted = json.loads(arguments.fitted.read_text()) if arguments.fitted else []
-    record = record_of(times, judged(times, arguments.workers), fitted)
+    record = record_of(parts, fitted)
     arguments.record.write_text(json.dumps(record, indent=1) + "\n")
     print(markdown(record))
 

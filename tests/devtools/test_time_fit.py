@@ -22,3 +22,25 @@ def test_a_case_runs_as_on_an_h200():
     assert row["measured_us"] == case.measured_us
     assert row["error"] == pytest.approx(row["predicted_us"] / case.measured_us - 1, abs=1e-3)
     assert abs(row["error"]) < 0.3
+
+
+def test_the_choice_of_a_tile_is_by_predicted_times():
+    """Its loss is by recorded ones."""
+    times = {"a [1] 2": (10.0, 7.0), "b [1] 2": (8.0, 9.0), "a [1] 3": (5.0, 6.0)}
+    rows = [
+        {"label": label, "measured_us": us, "predicted_us": predicted}
+        for label, (us, predicted) in times.items()
+    ]
+    first, second = time_fit.choices(rows)
+    assert (first["choice"], first["fastest"], first["loss"]) == ("a [1] 2", "b [1] 2", 0.25)
+    assert (second["tiles"], second["loss"]) == (1, 0.0)
+
+
+def test_tiles_of_short_shapes_are_all_there():
+    labels = {case.label for case in time_fit.tiles(4.0)}
+    (row,) = [
+        row
+        for row in time_fit.stored("tiles")["rows"]
+        if min(time["median_us"] for time in row["candidates"].values()) <= 4.0
+    ]
+    assert {label.split(" [")[0] for label in labels} == set(row["candidates"])

@@ -1,14 +1,18 @@
 """Times of the course's records beside the time model's: the launches that its constants fit.
 
-    python -m attn_devtools.time_fit ROWS.json
+    python -m attn_devtools.time_fit ROWS.json [--tiles MICROSECONDS]
+
+With --tiles it takes every tile of the record `tiles` instead, at the shapes whose fastest tile
+needs at most so many microseconds, and says how far off the fastest the model's choice is.
 
 The held-out kernels of kernelscope/tests/timing are not among them: this module reads the records
 of results/h200 alone.
 """
 
+import argparse
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from unittest.mock import patch
@@ -31,6 +35,7 @@ BLOCKS = 16  # of a launch that are run
 PERIOD = 1 << 20  # after so many, random numbers repeat
 MOST_US = 150.0  # longer ones take long on the simulator too
 TILES_OF_A_SHAPE = 3
+CLOSE = 0.05  # a tile that loses at most so much is as good as the fastest
 
 
 @dataclass(frozen=True)
@@ -142,15 +147,50 @@ def predicted(case: RecordedLaunch) -> dict:
     }
 
 
-def rows(chosen: Callable[[RecordedLaunch], bool], workers: int = 2) -> list[dict]:
-    """Return a row for every chosen case."""
+def tiles(most_us: float) -> Iterator[RecordedLaunch]:
+    """Every recorded tile of the shapes whose fastest takes at most so long."""
+    for row in stored("tiles")["rows"]:
+        if min(time["median_us"] for time in row["candidates"].values()) <= most_us:
+            yield from methods(row, row["candidates"])
+
+
+def choices(found: list[dict]) -> list[dict]:
+    """Return the model's choice of a tile for each shape. found: rows of `tiles`.
+
+    loss: of its recorded time, over the fastest tile's.
+    """
+    of_shape: defaultdict[str, list[dict]] = defaultdict(list)
+    for row in found:
+        of_shape[row["label"][row["label"].index("[") :]].append(row)
+    picked = []
+    for shape, candidates in of_shape.items():
+        choice = min(candidates, key=lambda row: row["predicted_us"])
+        fastest = min(candidates, key=lambda row: row["measured_us"])
+        loss = round(choice["measured_us"] / fastest["measured_us"] - 1, 4)
+        labels = {"choice": choice["label"], "fastest": fastest["label"]}
+        picked.append({"shape": shape, "tiles": len(candidates), "loss": loss} | labels)
+    return picked
+
+
+def rows(launches: Iterable[RecordedLaunch], workers: int = 2) -> list[dict]:
+    """Return a row for every launch."""
     with ProcessPoolExecutor(workers) as pool:
-        return list(pool.map(predicted, filter(chosen, cases())))
+        return list(pool.map(predicted, launches))
 
 
 def main() -> None:
-    found = rows(lambda case: case.measured_us < MOST_US)
-    with open(sys.argv[1], "w", encoding="utf-8") as file:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("rows")
+    parser.add_argument("--tiles", type=float, metavar="MICROSECONDS")
+    arguments = parser.parse_args()
+    if arguments.tiles:
+        found = rows(tiles(arguments.tiles))
+        losses = choices(found)
+        close = sum(one["loss"] <= CLOSE for one in losses)
+        print(*losses, f"within {CLOSE:.0%}: {close} of {len(losses)}", sep="\n")
+    else:
+        found = rows(case for case in cases() if case.measured_us < MOST_US)
+    with open(arguments.rows, "w", encoding="utf-8") as file:
         json.dump(found, file, indent=1)
     print(len(found), "median error", np.median([abs(row["error"]) for row in found]))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernelscope.timing.caches import (
     LINE_SECTORS,
-    HotAddresses,
+    HotLines,
     SectorStreams,
     hits,
     times_since,
@@ -82,12 +82,32 @@ def test_half_of_the_requests_wait():
     assert streams.misses(lines=100) == {7: (8.0, 0.5)}
 
 
-def test_the_hottest_address():
-    """Lanes on one address add up over launches' parts; what blocks share is scaled."""
-    hot = HotAddresses()
+def test_the_hottest_line():
+    """A warp has an operation for a sector, and for each lane on one address; they add up."""
+    hot = HotLines(1.0, 0.0)
     lanes = np.arange(64)
     hot.add(lanes, np.where(lanes < 32, 0, 4 * lanes).astype(np.uint64), 64)
     assert hot.most(10.0) == 32  # of one block: the others have their own
     hot.first_block = 1
-    hot.add(lanes, np.zeros(1, np.uint64), 64)
+    hot.add(lanes, np.zeros(64, np.uint64), 64)
     assert hot.most(10.0) == 10 * 96
+
+
+def test_sectors_of_the_hottest_line():
+    """32 neighbours are four operations, 8 words of 8 sectors in two lines four for each line."""
+    hot, lanes = HotLines(1.0, 0.0), np.arange(32)
+    hot.add(lanes, (4 * lanes).astype(np.uint64), 32)
+    assert hot.most(1.0) == 4
+    hot.add(lanes[:8], (256 + 32 * lanes[:8]).astype(np.uint64), 32)
+    assert hot.most(1.0) == 4
+
+
+def test_a_warp_on_several_sectors_takes_the_time_of_a_line():
+    """One sector of the line, two of it, then all four."""
+    hot, lanes = HotLines(2.0, 6.0), np.arange(32)
+    hot.add(lanes[:8], (4 * lanes[:8]).astype(np.uint64), 32)
+    assert hot.most(1.0) == 2.0
+    hot.add(lanes[:16], (4 * lanes[:16]).astype(np.uint64), 32)
+    assert hot.most(1.0) == 2.0 + 6.0
+    hot.add(lanes, (4 * lanes).astype(np.uint64), 32)
+    assert hot.most(1.0) == 2.0 + 6.0 + 8.0

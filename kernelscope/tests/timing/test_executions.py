@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from kernelscope.ptx.syntax import Instruction
 from kernelscope.timing.executions import PtxCounts, executions, nonnegative
-from kernelscope.timing.loops import loops_of
-from kernelscope.timing.machine_code import Code, Segment
+from kernelscope.timing.machine_code import Code, Segment, loops_of
 
 
 def code(name, line, target=""):
@@ -84,3 +83,42 @@ def test_a_branch_of_half_of_the_warps():
     )
     found, _ = executions(segments, [load(5, 50, 1)], warps=100)
     assert found == pytest.approx([100, 50, 100], rel=0.02)
+
+
+def arithmetic(opcode, line, times):
+    return PtxCounts(Instruction(opcode, ()), line, times, Counter(), False, 1)
+
+
+def integer_loop(extra=()):
+    return (
+        segment([("S2R", 1)], [1]),
+        segment([("LOP3", 5), ("SHF", 5), ("IMAD", 6), *extra, ("BRA", 4)], [2, 1]),
+        segment([("EXIT", 9)], []),
+    )
+
+
+def test_a_loop_of_integers_is_joined_by_its_products():
+    """No load, store, float or barrier: two PTX instructions of line 5 may be one."""
+    counted = [arithmetic("mul.lo.s32", 6, 700), arithmetic("xor.b32", 5, 700)]
+    found, _ = executions(integer_loop(), counted, warps=100)
+    assert found == pytest.approx([100, 700, 100], rel=0.02)
+    alone, _ = executions(integer_loop(), counted[:1], warps=100)
+    assert alone == pytest.approx([100, 700, 100], rel=0.02)
+
+
+def test_arithmetic_joins_a_loop_without_products():
+    counted = [arithmetic(name, 5, 700) for name in ("xor.b32", "shl.b32", "add.s32")]
+    found, _ = executions(integer_loop(), counted, warps=100)
+    assert found == pytest.approx([100, 700, 100], rel=0.02)
+
+
+def test_a_division_does_not_count_as_its_products():
+    """ptxas makes five multiply-adds of it: the code around runs as often as the warps pass it."""
+    segments = (
+        segment([("FADD", 5), ("MUFU", 5), *[("FFMA", 5)] * 5, ("BRA", 5)], [1]),
+        segment([("FADD", 5), ("MUFU", 5), *[("FFMA", 5)] * 5], [2]),
+        segment([("EXIT", 9)], []),
+    )
+    divided = [arithmetic("add.f32", 5, 100), arithmetic("div.rn.f32", 5, 100)]
+    found, _ = executions(segments, divided * 2, warps=100)
+    assert found == pytest.approx([100, 100, 100], rel=0.01)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from held_out_set import FOLDER, held_out
+from held_out_set import FOLDERS, held_out
 from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, measure
 from kernelscope.timing.gpus import gpu
+from kernelscope.timing.model import NAMES, WAITS
+from kernelscope.timing.work import Reuse, copy_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import time_model  # noqa: E402 - a tool, in no package
@@ -63,6 +65,17 @@ def test_a_copy_takes_its_bytes_over_the_bandwidth(copied):
     assert found.low < found.us < found.high
     assert found.bounds["DRAM"] == pytest.approx(shortest)
     assert "16 of 2048 blocks were run" in found.notes[0]
+
+
+def test_reading_alone_is_faster_than_copying():
+    """The bus turns around between reads and writes: as many bytes take longer half and half."""
+    for read, written, gbps in (
+        (1e9, 0.0, H200.read_gbps),
+        (5e8, 5e8, H200.dram_gbps),
+        (0.0, 1e9, H200.dram_gbps),
+    ):
+        found = copy_bytes(H200, Reuse(read, written)) / H200.dram_gbps
+        assert found == pytest.approx(1e9 / gbps)
 
 
 def test_half_the_bandwidth_is_twice_the_time(copied):
@@ -132,20 +145,28 @@ def record():
     return json.loads((KERNELSCOPE / "results/h200/time_model.json").read_text())
 
 
+@pytest.fixture(scope="module")
+def parts(record):
+    """Folder of kernels -> its part of the record."""
+    folders = {"first": "held_out", "second": "held_out_second"}
+    return {folders[part]: record[part] for part in time_model.SETS if part in record}
+
+
 @pytest.mark.parametrize("place", ["best", "median", "worst"])
-def test_the_record_is_of_this_model(record, place):
+def test_the_record_is_of_this_model(record, parts, place):
     """Small held-out kernels get the times that the judgement has, bad ones too."""
-    cases = {one.label: one for one in held_out()}
-    assert {row["label"] for row in record["rows"]} == set(cases)
-    assert len({one.name for one in cases.values()}) >= 40
-    for file, digest in record["kernels"].items():
-        assert sha256((FOLDER / file).read_bytes()).hexdigest() == digest
-    small = [row for row in record["rows"] if np.prod(cases[row["label"]].grid) <= 1056]
-    row = small[{"best": -1, "median": len(small) // 2, "worst": len(small) // 8}[place]]
-    one = cases[row["label"]]
-    with observe(Time("h200", blocks=record["blocks"])) as seen:
-        one.kernel("simulator")(one.grid, one.block, one.values(np))
-    assert seen.launches[0].us == pytest.approx(row["predicted_us"], rel=0.05)
+    for folder, part in parts.items():
+        cases = {one.label: one for one in held_out(folder)}
+        assert {row["label"] for row in part["rows"]} == set(cases)
+        assert len({one.name for one in cases.values()}) >= 20
+        for file, digest in part["kernels"].items():
+            assert sha256((FOLDERS[folder] / file).read_bytes()).hexdigest() == digest
+        small = [row for row in part["rows"] if np.prod(cases[row["label"]].grid) <= 1056]
+        row = small[{"best": -1, "median": len(small) // 2, "worst": len(small) // 8}[place]]
+        one = cases[row["label"]]
+        with observe(Time("h200", blocks=record["blocks"])) as seen:
+            one.kernel("simulator")(one.grid, one.block, one.values(np))
+        assert seen.launches[0].us == pytest.approx(row["predicted_us"], rel=0.05)
 
 
 def test_the_page_has_the_record(record):
@@ -153,11 +174,43 @@ def test_the_page_has_the_record(record):
     assert time_model.markdown(record) in (KERNELSCOPE / "docs/time.md").read_text()
 
 
-def test_held_out_errors_stay_below(record):
+def test_held_out_errors_stay_below(parts):
     """What the judgement found: a model that gets worse must be judged, and documented, again."""
-    assert record["summary"]["median"] < 0.15 < record["summary"]["p90"] < 0.5
-    errors = [abs(row["predicted_us"] / row["measured_us"] - 1) for row in record["rows"]]
-    assert record["summary"]["median"] == pytest.approx(np.median(errors), abs=1e-3)
+    for part in parts.values():
+        assert part["summary"]["median"] < 0.15 < part["summary"]["p90"] < 0.5
+        errors = [abs(row["predicted_us"] / row["measured_us"] - 1) for row in part["rows"]]
+        assert part["summary"]["median"] == pytest.approx(np.median(errors), abs=1e-3)
+
+
+def metrics(**busy):
+    """Percent of one metric of each unit, as ncu has them."""
+    return {names[0]: busy.get(unit, 1.0) for unit, names in time_model.NCU_UNITS.items()}
+
+
+@pytest.mark.parametrize(
+    ("busy", "verdicts"),
+    [
+        ({"DRAM": 90.0, "L2": 60.0}, ["DRAM"]),
+        ({"DRAM": 90.0, "L2": 85.0}, ["DRAM", "L2"]),
+        ({"issue": 65.0}, ["issue", "latency"]),
+        ({"issue": 55.0}, ["latency", "issue"]),
+        ({"issue": 40.0, "L2": 39.0}, ["latency"]),
+    ],
+)
+def test_the_verdict_of_counters(busy, verdicts):
+    """The busiest unit from 60 % on, else latency; what is nearer than 10 % counts as well."""
+    assert time_model.ncu_verdicts(metrics(**busy)) == verdicts
+
+
+def test_the_second_metric_of_a_unit_counts_where_it_is_higher():
+    of_l2 = time_model.NCU_UNITS["L2"]
+    assert time_model.ncu_verdicts(metrics() | {of_l2[1]: 80.0}) == ["L2"]
+    assert time_model.ncu_verdicts({}) == []
+
+
+def test_every_bound_has_a_unit_of_ncu():
+    assert {*NAMES.values(), *WAITS, "L2", "DRAM"} == set(time_model.OF_BOUND)
+    assert set(time_model.OF_BOUND.values()) - {"latency"} == set(time_model.NCU_UNITS)
 
 
 def test_nothing_but_the_judgement_reads_the_held_out_kernels():
@@ -171,4 +224,5 @@ def test_nothing_but_the_judgement_reads_the_held_out_kernels():
 def test_fitted_and_held_out_kernels_are_apart(record):
     fitted = {row["label"].split()[0] for row in record["fitted"]}
     assert len(record["fitted"]) > 100
-    assert not fitted & {one.name for one in held_out()}
+    held = {one.name for folder in FOLDERS for one in held_out(folder)}
+    assert not fitted & held and len(held) >= 90

@@ -6,7 +6,7 @@ import re
 import pytest
 from kernelscope.cli import main
 from kernelscope.errors import BackendError
-from kernelscope.timing import machine_code
+from kernelscope.timing import machine_code, model
 
 SCALE = r"""
 extern "C" __global__ void scale(const float* x, float* y, float by, int n) {
@@ -40,9 +40,9 @@ def test_the_answer_has_time_bounds_and_lines(predict, tmp_path):
     assert "line 4: y[i] = by * x[i];" in said.out
     (launch,) = json.loads((tmp_path / "out.json").read_text())["launches"]
     assert launch["low"] < launch["us"] < launch["high"]
-    assert launch["bounds"][launch["limit"]] == max(
-        us for name, us in launch["bounds"].items() if name != "tail"
-    )
+    units = {n: us for n, us in launch["bounds"].items() if n not in (*model.WAITS, "tail")}
+    assert max(units.values()) < model.BUSY * launch["us"]  # of 8 MiB in L2: no unit is busy
+    assert launch["limit"] == max(model.WAITS, key=launch["bounds"].get)
 
 
 def test_another_gpu_has_a_wider_interval(predict):

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fixed_clock import FixedClock
+from kernelscope.contest import turns as timing
 from record_harness import stamped
 
 from attn_course.cli import main
-from attn_course.measure import records, timing
+from attn_course.measure import records
 from attn_devtools.bench import LAYER_SUITES, layers
 from attn_devtools.bench import command as bench
 from attn_devtools.bench.layers import LayerRow

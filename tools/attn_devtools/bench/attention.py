@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from kernelscope.contest import Contest
 from kernelscope.errors import InputError, did_you_mean
 
 from attn_course import reference
@@ -23,7 +24,6 @@ from attn_course.measure.benchmarks import (
 )
 from attn_course.measure.candidates import BACKENDS, Kernels, Part, ours
 from attn_course.measure.roofline import attention_work, tflops
-from attn_course.measure.timing import Contest
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 

@@ -52,7 +52,10 @@ class RecordKind:
 
 
 KINDS = {
-    **{name: RecordKind(suite.about, "GPU", f"bench_{name}") for name, suite in SUITES.items()},
+    **{
+        name: RecordKind(suite.about, suite.needs, f"bench_{name}")
+        for name, suite in SUITES.items()
+    },
     "experiments": RecordKind("kernels/experiments beside the ladder", "GPU", "experiments"),
     "memory": RecordKind(
         "latency and bandwidth of each level of memory; layouts of the score kernels",

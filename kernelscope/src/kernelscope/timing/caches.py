@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import numpy as np
 
-LINE_SECTORS = 4
+LINE_SECTORS, SECTOR_BYTES = 4, 32
 MOST_SECTORS = 1 << 20  # of a launch's sequences
 MOST_PARTS = 256  # until they are merged
 
@@ -73,45 +73,64 @@ class SectorStreams:
         }
 
 
-class HotAddresses:
-    """The addresses on which atomics of a launch meet. first_block: number of the chunk's first."""
+class HotLines:
+    """The lines of L2 on which atomics of a launch meet. first_block: number of the chunk's first.
 
-    def __init__(self):
+    L2 does what warps ask of a line one after another: an operation for every sector, more where
+    lanes want one address. operation_ns: of one; line_ns: of a warp on
+    several sectors of a line, at least.
+    """
+
+    def __init__(self, operation_ns: float, line_ns: float):
+        self.operation_ns, self.line_ns = operation_ns, line_ns
         self.first_block = 0
-        self._parts: list[np.ndarray] = []  # (address, lanes, first block, last block) each
+        self._parts: list[np.ndarray] = []  # (line, nanoseconds, first block, last block) each
 
     def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int) -> None:
-        """Atomics of one instruction. lanes: (lanes,) of the chunk; address: of each, or of all."""
-        address = np.broadcast_to(address, lanes.shape).astype(np.int64)
-        at, where, count = np.unique(address, return_inverse=True, return_counts=True)
-        block = self.first_block + lanes.astype(np.int64) // block_lanes
-        first, last = np.full(at.size, block.max()), np.zeros(at.size, np.int64)
-        np.minimum.at(first, where, block)
-        np.maximum.at(last, where, block)
-        self._parts.append(np.stack([at, count, first, last]))
+        """Atomics of one instruction. lanes: (lanes,) of the chunk; address: of each."""
+        address, warp = address.astype(np.int64), lanes.astype(np.int64) // 32
+        order = np.lexsort((address, warp))
+        address, warp = address[order], warp[order]
+        first = starts_of(address, warp)
+        meeting = np.diff(first, append=address.size)
+        sector, warp = address[first] // SECTOR_BYTES, warp[first]
+        first = starts_of(sector, warp)
+        operations = np.maximum.reduceat(meeting, first)
+        line, warp = sector[first] // LINE_SECTORS, warp[first]
+        first = starts_of(line, warp)
+        several = np.diff(first, append=operations.size) > 1
+        spent = self.operation_ns * np.add.reduceat(operations, first)
+        spent = np.where(several, np.maximum(spent, self.line_ns), spent)
+        block = self.first_block + 32 * warp[first] // block_lanes
+        self._parts.append(np.stack([line[first], spent, block, block]))
         if len(self._parts) > MOST_PARTS:
             self._parts = [self._merged()]
 
     def _merged(self) -> np.ndarray:
-        at, count, first, last = np.concatenate(self._parts, axis=1)
-        names = np.unique(at)
-        order = np.argsort(at, kind="stable")
-        start = np.searchsorted(at[order], names)
+        line, spent, first, last = np.concatenate(self._parts, axis=1)
+        order = np.argsort(line, kind="stable")
+        start = starts_of(line[order])
         return np.stack(
             [
-                names,
-                np.add.reduceat(count[order], start),
+                line[order][start],
+                np.add.reduceat(spent[order], start),
                 np.minimum.reduceat(first[order], start),
                 np.maximum.reduceat(last[order], start),
             ]
         )
 
     def most(self, scale: float) -> float:
-        """Return the lanes of the hottest address. scale: of what several blocks share, to all."""
+        """Return the nanoseconds of the hottest line. scale: of those that blocks share, to all."""
         if not self._parts:
             return 0.0
-        _, count, first, last = self._merged()
-        return float((count * np.where(first != last, scale, 1.0)).max())
+        _, spent, first, last = self._merged()
+        return float((spent * np.where(first != last, scale, 1.0)).max())
+
+
+def starts_of(*sorted_keys: np.ndarray) -> np.ndarray:
+    """Return where a new combination of the keys begins."""
+    changes = np.logical_or.reduce([key[1:] != key[:-1] for key in sorted_keys])
+    return np.concatenate([[0], np.flatnonzero(changes) + 1])
 
 
 def hits(sectors: np.ndarray, lines: int) -> np.ndarray:

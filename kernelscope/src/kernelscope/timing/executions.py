@@ -2,7 +2,8 @@
 
 The two are joined by what both have: loads, stores, multiply-adds, barriers of a source line. The
 counts of the segments are the numbers >= 0 that execute these as often as the simulator counted,
-by which as many warps enter a segment as leave it, and which need the fewest instructions.
+by which as many warps enter a segment as leave it, and which need the fewest instructions. Loops
+that have none of these are joined by integer products, or else by all arithmetic of a line.
 """
 
 from collections import Counter, defaultdict
@@ -12,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ptx.syntax import Instruction
-from .loops import dominators, loops_of
-from .machine_code import Code, Segment
+from .machine_code import Code, Segment, dominators, loops_of
 
 KINDS = {
     **dict.fromkeys(("LDG", "LD"), "global load"),
@@ -31,10 +31,16 @@ KINDS = {
     "SHFL": "shuffle",
 }
 _FLOW_WEIGHT, _LENGTH_WEIGHT = 0.5, 1e-3
-_PASSES = 5
+_PASSES, _SETTLED = 5, 1e-4
 _PATIENCE = 3
 MOST_UNKNOWNS = 600
 MOST_SUSPECTS = 12
+_NO_WORK = frozenset(  # neither in PTX nor in machine code: the two need not have as many
+    "mov cvta ld st pragma bra brx ret exit bar barrier NOP MOV BRA BRX EXIT BAR BSSY BSYNC".split()
+)
+_OF_DIVISION = 16  # machine instructions of one division of integers, about
+_FUNCTIONS = ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "tanh")
+_NO_PRODUCT = ("MOV", "SHL", "IADD", "X")  # parts of an IMAD that moves, shifts or adds
 
 
 @dataclass(frozen=True)
@@ -78,10 +84,30 @@ class PtxCounts:
         return self.counts["tensor_instructions"] if self.kind == "tensor" else self.executions
 
 
+def of_several(counted: Iterable[PtxCounts]) -> set[tuple[int, str]]:
+    """(line, kind) of machine instructions that belong to more than the PTX of that kind: ptxas
+    makes products and sums of divisions, of roots, and to scale the arguments of functions.
+    """
+    return {
+        (one.line, kind)
+        for one in counted
+        if _is_long(one.instruction)
+        for kind in ("float32", "float64", "mufu")
+    }
+
+
+def _is_long(instruction: Instruction) -> bool:
+    root, *parts = instruction.opcode.split(".")
+    if root in ("div", "rem", "sin", "cos"):
+        return True
+    return root in _FUNCTIONS and not {"approx", "ftz"} <= {*parts}
+
+
 def executions(
     segments: tuple[Segment, ...], counted: Iterable[PtxCounts], warps: int
 ) -> tuple[np.ndarray, dict[tuple[int, int], float]]:
     """Return ((segments,) executions, summed over warps; the same of each edge between two)."""
+    counted = list(counted)
     edges = [(-1, 0)] + [(at, to) for at, s in enumerate(segments) for to in s.follows]
     if len(edges) > MOST_UNKNOWNS:
         return _by_line(segments, counted, warps), {}
@@ -90,7 +116,7 @@ def executions(
     for suspect in system.suspects(found)[:MOST_SUSPECTS]:
         allowed = system.allowed.copy()
         system.allowed[[end == suspect for _, end in edges]] = False
-        other = system.solve()
+        other = system.solve(found)
         if system.error(other) > system.error(found) + 1e-2:
             system.allowed = allowed
         else:
@@ -123,12 +149,13 @@ class _System:
         """How far off the anchors are, relative, summed."""
         return float(np.abs(self.matrix @ found - self.goal).sum())
 
-    def solve(self) -> np.ndarray:
-        """(edges,) counts."""
+    def solve(self, guess: np.ndarray | None = None) -> np.ndarray:
+        """(edges,) counts. guess: those of a system that is nearly the same."""
         first = np.zeros((1, len(self.edges)))
         first[0, 0] = 10.0 / self.warps
         size = np.full(len(self.segments), float(self.warps))
         found = np.zeros(len(self.edges))
+        positive = None if guess is None else guess[self.allowed] > 0
         for number in range(_PASSES):
             weight = _FLOW_WEIGHT / size[self.flowing]
             flow = (self.entered - self.left)[self.flowing] * weight[:, None]
@@ -137,10 +164,12 @@ class _System:
             enters, times = self._entries(self.entered @ found if number else None)
             system = np.concatenate([self.matrix, first, flow, short, enters])
             right = np.concatenate([self.goal, [10.0], np.zeros(len(flow) + 1), times])
-            found = np.zeros(len(self.edges))
-            found[self.allowed] = self.warps * nonnegative(
-                system[:, self.allowed] * self.warps, right
-            )
+            before, found = found, np.zeros(len(self.edges))
+            part = nonnegative(system[:, self.allowed] * self.warps, right, positive)
+            positive = part > 0
+            found[self.allowed] = self.warps * part
+            if number > 1 and np.abs(found - before).max() < _SETTLED * self.warps:
+                break
             size = np.maximum(self.entered @ found, 1e-3 * self.warps)
         return found
 
@@ -176,7 +205,7 @@ class _System:
         return np.array(rows).reshape(-1, len(self.edges)), np.array(times)
 
 
-def _anchors(segments, counted: Iterable[PtxCounts]) -> tuple[np.ndarray, np.ndarray]:
+def _anchors(segments, counted: list[PtxCounts]) -> tuple[np.ndarray, np.ndarray]:
     """((anchors, segments) machine instructions, (anchors,) executions).
 
     An anchor is the instructions of one line, kind and basic block of the PTX. The compiler's loop
@@ -184,8 +213,9 @@ def _anchors(segments, counted: Iterable[PtxCounts]) -> tuple[np.ndarray, np.nda
     belong to the largest block of the PTX that divides them.
     """
     members: defaultdict[tuple[int, str], dict[int, list[float]]] = defaultdict(dict)
+    several = of_several(counted)
     for one in counted:
-        if one.kind and not one.merged:
+        if one.kind and not one.merged and (one.line, one.kind) not in several:
             of_block = members[one.line, one.kind].setdefault(one.block, [])
             of_block.append(one.machine_instructions)
     rows: defaultdict[tuple, np.ndarray] = defaultdict(lambda: np.zeros(len(segments)))
@@ -202,13 +232,65 @@ def _anchors(segments, counted: Iterable[PtxCounts]) -> tuple[np.ndarray, np.nda
         if key in rows and {one[2] for one in rows if one[:2] == key[:2]} != set(home):
             merged = [rows.pop(one) for one in list(rows) if one[:2] == key[:2]]
             rows[(*key[:2], "all")] = sum(merged)
-    if not rows:
-        return np.zeros((0, len(segments))), np.zeros(0)
     wanted = [
         sum(sum(each) for b, each in members[key[:2]].items() if key[2] in ("all", b))
         for key in rows
     ]
-    return np.array(list(rows.values())), np.array(wanted)
+    weak = _weak_anchors(segments, counted, sum(rows.values(), np.zeros(len(segments))) > 0)
+    found = [*rows.values(), *(row for row, _ in weak)]
+    return np.array(found).reshape(-1, len(segments)), np.array(wanted + [n for _, n in weak])
+
+
+def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndarray, float]]:
+    """((segments,) machine instructions, executions) of loops without an anchor.
+
+    ptxas makes one product of one product; where a loop has none, of all arithmetic of its lines
+    about as many instructions.
+    """
+    found: dict[tuple, tuple[np.ndarray, float]] = {}
+    for loop in loops_of(segments):
+        if any(anchored[at] for at in loop.body):
+            continue
+        lines = {code.line for at in loop.body for code in segments[at].code} - {0}
+        own = {line: [one for one in counted if one.line == line] for line in sorted(lines)}
+        products = {}
+        for line, rows in own.items():
+            if not any(_is_long(one.instruction) for one in rows):
+                row, times = _joined(segments, {line}, rows, _is_product, _code_is_product)
+                if times and row[list(loop.body)].any():
+                    products[line,] = row, times
+        rows = [one for of_line in own.values() for one in of_line]
+        all_work = _joined(segments, lines, rows, _is_work, _code_is_work)
+        found |= products or ({tuple(own): all_work} if all_work[1] else {})
+    return [*found.values()]
+
+
+def _joined(segments, lines, counted, in_ptx, in_code) -> tuple[np.ndarray, float]:
+    """((segments,) instructions of some lines that are `in_code`, executions of those `in_ptx`)."""
+    times = sum(
+        one.executions * (_OF_DIVISION if _is_long(one.instruction) else 1)
+        for one in counted
+        if in_ptx(one.instruction)
+    )
+    row = [sum(code.line in lines and in_code(code) for code in s.code) for s in segments]
+    return np.array(row), float(times)
+
+
+def _is_product(instruction: Instruction) -> bool:
+    root, *parts = instruction.opcode.split(".")
+    return root in ("mul", "mad") and parts[-1][0] in "us"
+
+
+def _code_is_product(code: Code) -> bool:
+    return code.name == "IMAD" and not any(part in _NO_PRODUCT for part in code.parts)
+
+
+def _is_work(instruction: Instruction) -> bool:
+    return instruction.opcode.split(".")[0] not in _NO_WORK
+
+
+def _code_is_work(code: Code) -> bool:
+    return code.name not in _NO_WORK and code.parts[:1] != ("MOV",)
 
 
 def _by_line(segments, counted: Iterable[PtxCounts], warps: int) -> np.ndarray:
@@ -221,8 +303,12 @@ def _by_line(segments, counted: Iterable[PtxCounts], warps: int) -> np.ndarray:
     return np.where(share > 0, (rows * each[:, None]).sum(0) / np.maximum(share, 1), warps)
 
 
-def nonnegative(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+def nonnegative(
+    matrix: np.ndarray, right: np.ndarray, positive: np.ndarray | None = None
+) -> np.ndarray:
     """Return x >= 0 with the least |matrix x - right|, by block principal pivoting.
+
+    positive: (variables,) bool, a guess which of them are.
 
     Kim and Park, "Fast nonnegative matrix factorization", SIAM J. Sci. Comput. 33 (2011): all
     variables that break a condition change sides at once; where that does not help for long, one.
@@ -230,7 +316,7 @@ def nonnegative(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     count = matrix.shape[1]
     square, linear = matrix.T @ matrix, matrix.T @ right
     square[np.diag_indices(count)] += 1e-11 * max(float(square.diagonal().max()), 1e-300)
-    positive = np.ones(count, bool)
+    positive = np.ones(count, bool) if positive is None else positive.copy()
     fewest, patience = count + 1, _PATIENCE
     x = np.zeros(count)
     for _ in range(20 * count):

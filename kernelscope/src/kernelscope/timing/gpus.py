@@ -16,18 +16,18 @@ DESCRIPTIONS = {
     "launch_us": "a launch inside a CUDA graph, from one kernel to the next, microseconds",
     "start_clocks": "from a block's start until it works at full speed, clocks",
     "dram_gbps": "copy between two large arrays, read and written bytes, GB/s",
+    "read_gbps": "reading a large array once, GB/s",
     "l2_gbps": "every block reading a part of its own again and again past L1, GB/s",
     "dram_clocks": "one dependent load that misses L2, clocks",
     "l2_clocks": "one dependent load past L1 that L2 has, clocks",
     "shared_clocks": "one dependent load from shared memory, clocks",
     "barrier_clocks": "a barrier of a block of 256 threads that meet at once, clocks",
-    "fence_clocks": "a fence for all threads of the GPU or the cluster, clocks",
-    "cluster_clocks": "a barrier of a cluster whose blocks meet at once, clocks",
     "mma_per_clock": "multiply-adds of f16 mma.sync with float32 sums, a clock and SM",
     "atomic_ns": "one lane's addition to an address that all lanes of the grid add to, ns",
+    "atomic_line_ns": "one warp's addition to a line that all warps of the grid add to, ns",
 }
 CONSTANTS = tuple(DESCRIPTIONS)
-FITTED = ("start_clocks", "fence_clocks", "cluster_clocks")  # no probe measures them
+FITTED = ("start_clocks",)  # no probe measures it
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,35 @@ class GpuConstants:
     launch_us: float
     start_clocks: float
     dram_gbps: float
+    read_gbps: float
     l2_gbps: float
     dram_clocks: float
     l2_clocks: float
     shared_clocks: float
     barrier_clocks: float
-    fence_clocks: float
-    cluster_clocks: float
     mma_per_clock: float
     atomic_ns: float
+    atomic_line_ns: float
 
     @property
     def hz(self) -> float:
         """Clocks a second."""
         return 1e6 * self.clock_mhz
+
+    @property
+    def fence_clocks(self) -> float:
+        """A fence for all threads of the GPU or the cluster: stores go to L2 and are answered, and
+        so does the fence behind them.
+        """
+        return 2 * self.l2_clocks
+
+    @property
+    def cluster_clocks(self) -> float:
+        """A barrier of a cluster whose blocks meet at once: the latency between SMs that Luo et
+        al. measured on an H800, "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
+        Microbenchmarking" (2024).
+        """
+        return 180.0
 
     def bytes_per_clock(self, gbps: float) -> float:
         """A bandwidth of all SMs together, GB/s, as bytes a clock and SM."""

@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
 from io import BytesIO
@@ -105,7 +106,7 @@ def machine_code(launch: Launch, arch: str) -> MachineCode | None:
     code = parse(text, launch.kernel, file)
     if not code:
         return None
-    return MachineCode(registers_of(compiled.cubin, launch.kernel), tuple(code))
+    return MachineCode(cubin_registers(compiled.cubin).get(launch.kernel, 0), tuple(code))
 
 
 def nvdisasm() -> str:
@@ -143,20 +144,20 @@ def disassembled(cubin: bytes, *options: str) -> str:
     return done.stdout
 
 
-def registers_of(cubin: bytes, kernel: str) -> int:
-    """Return the registers of a thread; 0 where the cubin does not say."""
+def cubin_registers(cubin: bytes) -> dict[str, int]:
+    """Return kernel -> registers of a thread, of those of which the cubin says it."""
     from elftools.elf.elffile import ELFFile  # only here: importing it takes time
 
     elf = ELFFile(BytesIO(cubin))
     symbols, info = elf.get_section_by_name(".symtab"), elf.get_section_by_name(".nv.info")
     if symbols is None or info is None:
-        return 0
-    data, at = info.data(), -1
+        return {}
+    data, at, found = info.data(), -1, {}
     while (at := data.find(_REGISTER_COUNT, at + 1)) >= 0:
         symbol, count = struct.unpack_from("<II", data, at + len(_REGISTER_COUNT))
-        if symbol < symbols.num_symbols() and symbols.get_symbol(symbol).name == kernel:
-            return count
-    return 0
+        if symbol < symbols.num_symbols():
+            found.setdefault(symbols.get_symbol(symbol).name, count)
+    return found
 
 
 def parse(text: str, kernel: str, file: str) -> list[Segment]:
@@ -256,3 +257,97 @@ def _reachable(segments: list[Segment]) -> list[Segment]:
     for segment in kept:
         segment.follows = [number[one] for one in segment.follows]
     return kept
+
+
+# -- loops: segments that go back to one that dominates them --------------------------------------
+@dataclass(frozen=True)
+class NaturalLoop:
+    """header: the segment by which it is entered; body: all of its segments; above: those that
+    every path to the header passes, the nearest first.
+    """
+
+    header: int
+    body: frozenset[int]
+    above: tuple[int, ...]
+
+
+def loops_of(segments: tuple[Segment, ...]) -> list[NaturalLoop]:
+    """Return the natural loops, those of one header as one."""
+    before: defaultdict[int, list[int]] = defaultdict(list)
+    for at, segment in enumerate(segments):
+        for after in segment.follows:
+            before[after].append(at)
+    nearest = _dominators(segments, before)
+    bodies: defaultdict[int, set[int]] = defaultdict(set)
+    for header in range(len(segments)):
+        for tail in before[header]:
+            if header == tail or header in _above(tail, nearest):
+                bodies[header] |= _body(header, tail, before)
+    return [
+        NaturalLoop(h, frozenset(body), tuple(_above(h, nearest))) for h, body in bodies.items()
+    ]
+
+
+def dominators(segments: tuple[Segment, ...]) -> list[list[int]]:
+    """Return for each segment those that every path to it passes, the nearest first."""
+    before: defaultdict[int, list[int]] = defaultdict(list)
+    for at, segment in enumerate(segments):
+        for after in segment.follows:
+            before[after].append(at)
+    nearest = _dominators(segments, before)
+    return [_above(at, nearest) for at in range(len(segments))]
+
+
+def _above(at: int, nearest: dict[int, int]) -> list[int]:
+    """The dominators of a segment, the nearest first."""
+    found = []
+    while at in nearest and nearest[at] != at:
+        at = nearest[at]
+        found.append(at)
+    return found
+
+
+def _body(header: int, tail: int, before) -> set[int]:
+    """Segments from which the tail is reached without passing the header."""
+    body, todo = {header, tail}, [tail] if tail != header else []
+    while todo:
+        for earlier in before[todo.pop()]:
+            if earlier not in body:
+                body.add(earlier)
+                todo.append(earlier)
+    return body
+
+
+def _dominators(segments, before) -> dict[int, int]:
+    """Segment -> its nearest dominator (Cooper, Harvey and Kennedy's iteration)."""
+    order, seen, todo = [], {0}, [(0, iter(segments[0].follows))]
+    while todo:
+        at, rest = todo[-1]
+        after = next((one for one in rest if one not in seen), None)
+        if after is None:
+            order.append(at)
+            todo.pop()
+        else:
+            seen.add(after)
+            todo.append((after, iter(segments[after].follows)))
+    rank = {at: place for place, at in enumerate(order)}
+    nearest, changed = {0: 0}, True
+    while changed:
+        changed = False
+        for at in reversed(order[:-1]):
+            known = [one for one in before[at] if one in nearest]
+            found = known[0]
+            for other in known[1:]:
+                found = _common(found, other, nearest, rank)
+            if nearest.get(at) != found:
+                nearest[at], changed = found, True
+    return nearest
+
+
+def _common(first: int, second: int, nearest: dict[int, int], rank: dict[int, int]) -> int:
+    while first != second:
+        while rank[first] < rank[second]:
+            first = nearest[first]
+        while rank[second] < rank[first]:
+            second = nearest[second]
+    return first

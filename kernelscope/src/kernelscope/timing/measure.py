@@ -17,7 +17,7 @@ NODE_WORDS = 16  # of 8 bytes: a cache line from one node of a chain to the next
 THREADS, STEPS = 1024, 256
 REPEATS = 7
 CHECKS = (  # measured beside the constants, and read by no prediction
-    "read_gbps", "shared_per_clock", "fma_per_clock", "mufu_per_clock", "mma_bf16", "mma_tf32",
+    "shared_per_clock", "fma_per_clock", "mufu_per_clock", "mma_bf16", "mma_tf32",
 )  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def measure_gpu() -> dict:
     """Return the record of this machine's GPU, see gpus.to_record.
 
     Beside the constants it has `checks`, which no prediction reads: rates of further types of
-    mma.sync and of lanes, bandwidth of reads alone, and the clock under load.
+    mma.sync and of lanes, and the clock under load.
 
     Raises:
         BackendError: CuPy sees no GPU.
@@ -37,7 +37,7 @@ def measure_gpu() -> dict:
     clock = found.clock_mhz()
     rates = found.rates()
     values = found.bandwidths() | found.latencies() | rates
-    values |= {"launch_us": found.launch_us(), "atomic_ns": found.atomic_ns()}
+    values |= {"launch_us": found.launch_us()} | found.atomics()
     checks = {key: values.pop(key) for key in CHECKS}
     sources = dict.fromkeys(values, f"measured by kernelscope measure-gpu on {date.today()}")
     fitted = gpu("h200")
@@ -203,13 +203,20 @@ class _Probes:
             "barrier_clocks": meeting / (16 * STEPS),
         }
 
-    def atomic_ns(self) -> float:
+    def atomics(self) -> dict[str, float]:
         blocks, threads, steps = 8 * self.sms, 256, 16
-        total = self.cupy.zeros(1, self.cupy.float32)
-        taken = self.microseconds(
-            lambda: self.launch("same_address", blocks, threads, total, self.cupy.int32(steps))
-        )
-        return 1e3 * taken / (blocks * threads * steps)
+        sums = self.cupy.zeros(32, self.cupy.float32)
+
+        def nanoseconds(name: str) -> float:
+            taken = self.microseconds(
+                lambda: self.launch(name, blocks, threads, sums, self.cupy.int32(steps))
+            )
+            return 1e3 * taken / (blocks * threads * steps)
+
+        return {
+            "atomic_ns": nanoseconds("same_address"),
+            "atomic_line_ns": 32 * nanoseconds("same_line"),
+        }
 
     def clock_mhz(self) -> float:
         """Clock of an SM under multiply-adds: its clocks over the time of the launch."""

@@ -13,6 +13,8 @@ from .gpus import GpuConstants
 from .work import OF_SCHEDULER, SCHEDULERS, UNITS, LaunchWork
 
 SHARPNESS = 2.7  # of the maximum: two equal bounds together take 2 ** (1 / 2.7) of one
+BUSY = 0.6  # of the time; Nsight Compute, too, calls a launch with less bound by latency
+WAITS = ("latency", "atomics", "launch and starts")  # bounds in which every unit may be idle
 NAMES = {
     "issue": "issue",
     "fma": "FMA",
@@ -30,7 +32,8 @@ class Prediction:
     """The time of one launch on a GPU.
 
     us, low, high: microseconds and their interval; bounds: name -> microseconds that it alone would
-    take; limit: the bound that limits; without_line: source line -> microseconds of the launch
+    take; limit: the unit that is busy for BUSY of the time or longer, the busiest, else what the
+    launch waits for most; without_line: source line -> microseconds of the launch
     without what that line does; notes: what is estimated.
     """
 
@@ -63,7 +66,6 @@ def predict(
     us = time_of(work, gpu, None)
     lines = sorted({*map(int, work.line)} - {0})
     without = {line: time_of(work, gpu, line) for line in lines}
-    limit = max((name for name in bounds if name != "tail"), key=bounds.__getitem__)
     spread = gpu.spread
     return Prediction(
         kernel,
@@ -72,13 +74,20 @@ def predict(
         us / (1 + spread),
         us * (1 + spread),
         bounds,
-        limit,
+        limit_of(bounds, us),
         without,
         notes,
         work.machine_instructions,
         work.registers,
         work.resident,
     )
+
+
+def limit_of(bounds: dict[str, float], us: float) -> str:
+    """Return the name of the bound that limits a launch of so many microseconds."""
+    units = {name: of_unit for name, of_unit in bounds.items() if name not in (*WAITS, "tail")}
+    busiest = max(units, key=units.__getitem__)
+    return busiest if units[busiest] >= BUSY * us else max(WAITS, key=bounds.__getitem__)
 
 
 def _units(work: LaunchWork, without: int | None) -> np.ndarray:
@@ -114,8 +123,11 @@ def _sm_clocks(work: LaunchWork, gpu: GpuConstants, without: int | None) -> tupl
     chain, units = _chain(work, without), _units(work, without)
     most, resident = _most_blocks(work, gpu)
     full, rest = divmod(most, resident)
-    round_clocks = _round(chain, units, resident, work.shape.warps, work.barriers)
-    clocks = full * round_clocks + _round(chain, units, rest, work.shape.warps, work.barriers)
+    warps, barriers, uneven = work.shape.warps, work.barriers, work.shape.uneven
+    round_clocks = _round(chain, units, resident, warps, barriers)
+    chain, units = uneven.chain * chain, uneven.busy * units
+    clocks = full * _round(chain, units, resident, warps, barriers)
+    clocks += _round(chain, units, rest, warps, barriers)
     even = work.shape.blocks / gpu.sms / resident * round_clocks
     return clocks, min(clocks, even)
 

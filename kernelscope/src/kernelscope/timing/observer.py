@@ -8,13 +8,14 @@ import numpy as np
 from ..events import InstructionEvent, Launch, MachineView
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
-from .caches import HotAddresses, SectorStreams
+from .caches import HotLines, SectorStreams
 from .estimate import estimated
 from .executions import PtxCounts
 from .gpus import GpuConstants, gpu
 from .machine_code import machine_code
 from .model import Prediction, predict
 from .report import text
+from .uneven import Unevenness, unevenness
 from .work import LaunchShape, Reuse, l1_lines, resident_blocks, work_of
 
 DRAM_PIECE = 64  # bytes that DRAM moves at a time
@@ -76,7 +77,10 @@ class Time(Counters):
         super().launch_started(launch)
         self._launch = launch
         self._before = self._counts(launch)
-        self._streams, self._hot = SectorStreams(), HotAddresses()
+        self._streams, self._hot = (
+            SectorStreams(),
+            HotLines(self.gpu.atomic_ns, self.gpu.atomic_line_ns),
+        )
         self._ran, self._pieces = 0, (0, 0)
         self._common, self._of_warp = 0, None
         self._work_of_warps: list[np.ndarray] = []
@@ -103,10 +107,15 @@ class Time(Counters):
         else:
             self._of_warp[lanes.lanes[lanes.starts(32)] >> 5] += 1
         for access in event.accesses:
-            if access.space == "global" and access.kind == "atomic":
-                self._hot.add(access.lanes, access.address, self._first_lanes)
-            elif access.space == "global":
+            if access.space == "global" and access.kind != "atomic":
                 self._follow(event, access)
+
+    def _global(self, row, access, address, lanes, requests: int) -> None:
+        super()._global(row, access, address, lanes, requests)
+        if access.kind == "atomic":
+            self._hot.add(lanes, address, self._first_lanes)
+        elif access.kind == "store":
+            row.counts["global_store_bytes"] += lanes.size * access.size
 
     def _follow(self, event: InstructionEvent, access) -> None:
         """Follow the loads and stores of the chunk's first block."""
@@ -166,7 +175,12 @@ class Time(Counters):
             self._with_l1(counted, launch, blocks, resident),
             self.gpu,
             LaunchShape(
-                blocks, launch.warps, launch.shared_bytes, cluster_size(launch), self._imbalance()
+                blocks,
+                launch.warps,
+                launch.shared_bytes,
+                cluster_size(launch),
+                self._imbalance(),
+                self._unevenness(launch, blocks, resident),
             ),
             self._reuse(launch, scale),
         )
@@ -176,6 +190,14 @@ class Time(Counters):
         """The longest warp of a block over the mean of its warps, by instructions."""
         work = np.concatenate(self._work_of_warps)
         return float((work.max(1) / np.maximum(work.mean(1), 1e-9)).mean())
+
+    def _unevenness(self, launch: Launch, blocks: int, resident: int) -> Unevenness:
+        work = np.concatenate(self._work_of_warps)
+        chosen = self.chosen_blocks(launch) or (range(blocks),)
+        numbers = np.concatenate([np.arange(one.start, one.stop) for one in chosen])
+        if len(numbers) != len(work):  # a launch that ended early
+            return Unevenness()
+        return unevenness(numbers, work.sum(1), work.max(1), blocks, self.gpu.sms, resident)
 
     def _reuse(self, launch: Launch, scale: float) -> Reuse:
         room = sum(b.size for b in launch.buffers if b.space == "global")

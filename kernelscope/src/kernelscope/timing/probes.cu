@@ -153,6 +153,16 @@ extern "C" __global__ void same_address(float* sum, int steps)
         asm volatile("red.global.add.f32 [%0], %1;" : : "l"(sum), "f"(1.0f) : "memory");
 }
 
+// Every warp of the grid adds to the 32 words of one line, `steps` times.
+extern "C" __global__ void same_line(float* sums, int steps)
+{
+    for (int i = 0; i < steps; ++i)
+        asm volatile("red.global.add.f32 [%0], %1;"
+                     :
+                     : "l"(sums + threadIdx.x % 32), "f"(1.0f)
+                     : "memory");
+}
+
 // 8 matrix products m16n8k16 a round, in 8 chains; KIND 0: f16, 1: bf16, 2: tf32 (m16n8k8)
 template <int KIND>
 __device__ void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2])

@@ -8,12 +8,13 @@ free; time that a warp waits is counted for the line of the instruction that it 
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from .machine_code import NO_SCOREBOARD, Code, Segment
+from .machine_code import Code, Segment
 
-MOST_STEPS = 60_000  # instructions of a walk; what follows them is as what they had
+MOST_STEPS = 30_000  # instructions of a walk; what follows them is as what they had
 MEETINGS = {  # the warp goes on after their latency: a constant of the GPU
     "BAR": "barrier_clocks",
     "MEMBAR": "fence_clocks",
@@ -43,7 +44,7 @@ def walk(
 
     latency: clocks until a result; passes: clocks of the memory pipe, in which requests queue.
     """
-    steps = [[(code, latency(code), passes(code)) for code in s.code] for s in segments]
+    steps = [[_Step.of(code, latency(code), passes(code)) for code in s.code] for s in segments]
     taken: defaultdict[tuple[int, int], int] = defaultdict(int)
     clocks, visits = np.zeros(len(segments)), np.zeros(len(segments))
     by_line = [defaultdict(float) for _ in segments]
@@ -77,6 +78,28 @@ def walk(
     return Chain(clocks / seen, tuple(lines))
 
 
+class _Step(NamedTuple):
+    """An instruction as the walk needs it. sets, frees: scoreboards, -1 for none."""
+
+    code: Code
+    latency: float
+    passes: float
+    waits: int
+    sets: int
+    frees: int
+    spent: float  # clocks until the next instruction
+    line: int
+    copies: bool  # belongs to cp.async
+
+    @classmethod
+    def of(cls, code: Code, latency: float, passes: float) -> "_Step":
+        spent = code.spent + (latency if code.name in MEETINGS else 0.0)
+        sets = code.sets if code.sets < _SETS and code.name != "LDGDEPBAR" else -1
+        frees = code.frees if code.frees < _SETS else -1
+        copies = code.name in ("DEPBAR", "LDGDEPBAR", "LDGSTS")
+        return cls(code, latency, passes, code.waits, sets, frees, spent, code.line, copies)
+
+
 class _Warp:
     """One warp by itself: its clock and its scoreboards."""
 
@@ -87,26 +110,30 @@ class _Warp:
         self.memory = 0.0  # when the memory pipe is free
         self.copies, self.groups = 0.0, deque(maxlen=16)  # of cp.async: when they have arrived
 
-    def run(self, steps: list[tuple[Code, float, float]], by_line: dict[int, float]) -> float:
+    def run(self, steps: list[_Step], by_line: dict[int, float]) -> float:
         """Run a segment and return its clocks."""
         begin = self.now
-        for code, latency, passes in steps:
-            if code.waits:
-                self._wait(code.waits, by_line)
-            if code.name == "DEPBAR":
-                self._wait_for_group(code, by_line)
-            elif code.name == "LDGDEPBAR":
-                self.groups.append(self.copies)
-            elif code.name == "LDGSTS":
-                self.copies = max(self.copies, self._begin(passes) + latency)
-            if code.sets != NO_SCOREBOARD and code.sets < _SETS and code.name != "LDGDEPBAR":
-                self._set(code.sets, self._begin(passes) + latency, code.line)
-            if code.frees != NO_SCOREBOARD and code.frees < _SETS:
-                self._set(code.frees, self.now + _OPERANDS_READ, code.line)
-            spent = code.spent + (latency if code.name in MEETINGS else 0.0)
-            by_line[code.line] += spent
+        for code, latency, passes, waits, sets, frees, spent, line, copies in steps:
+            if waits:
+                self._wait(waits, by_line)
+            if copies:
+                self._copy(code, latency, passes, by_line)
+            if sets >= 0:
+                self._set(sets, self._begin(passes) + latency, line)
+            if frees >= 0:
+                self._set(frees, self.now + _OPERANDS_READ, line)
+            by_line[line] += spent
             self.now += spent
         return self.now - begin
+
+    def _copy(self, code: Code, latency: float, passes: float, by_line: dict[int, float]) -> None:
+        """cp.async: a copy, the end of a group, or a wait for one."""
+        if code.name == "DEPBAR":
+            self._wait_for_group(code, by_line)
+        elif code.name == "LDGDEPBAR":
+            self.groups.append(self.copies)
+        else:
+            self.copies = max(self.copies, self._begin(passes) + latency)
 
     def _begin(self, passes: float) -> float:
         """Return when a request enters its pipe."""

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .executions import KINDS, PtxCounts, codes, executions
+from .executions import KINDS, PtxCounts, codes, executions, of_several
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
 from .schedule import MEETINGS, walk
+from .uneven import Unevenness
 
 UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory", "fill")
 OF_SCHEDULER = np.array([1, 1, 1, 1, 1, 1, 0, 0], bool)  # units of which each scheduler has its own
@@ -22,12 +23,12 @@ _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
 _MULTIPLY = ("IMAD", "IDP")
 _ALU = tuple(
     "IADD3 VIADD LOP3 PLOP3 SHF SHL SHR LEA ISETP SEL FSEL FSETP FMNMX IMNMX VIMNMX PRMT IABS "
-    "FCHK I2FP F2FP FSET VABSDIFF POPC FLO BREV LOP FMNMX3 VIADDMNMX HSETP2 HMNMX2".split()
+    "I2FP F2FP FSET VABSDIFF LOP FMNMX3 VIADDMNMX VIMNMX3 HSETP2 HMNMX2".split()
 )
-_XU = ("MUFU", "I2F", "F2I", "F2F", "I2I", "FRND")
+_XU = ("MUFU", "I2F", "F2I", "F2F", "I2I", "FRND", "POPC", "FLO", "BREV", "FCHK")
 _FP64 = ("DFMA", "DMUL", "DADD", "DSETP")
 _LATENCIES = {  # clocks, of compute capability 9.0; loads and barriers are of the GPU's constants
-    **dict.fromkeys(("MUFU", "I2F", "F2I", "F2F", "FRND", "POPC", "FLO", "BREV"), 22.0),
+    **dict.fromkeys(("MUFU", "I2F", "F2I", "F2F", "FRND", "POPC", "FLO", "BREV", "FCHK"), 22.0),
     **dict.fromkeys(("S2R", "S2UR", "CS2R", "R2UR", "VOTEU", "REDUX"), 20.0),
     **dict.fromkeys(("LDC", "ULDC", "LDCU"), 30.0),
     **dict.fromkeys(("DFMA", "DMUL", "DADD", "DSETP"), 16.0),
@@ -40,7 +41,7 @@ _TENSOR_OF_F16 = {"TF32": 0.5, "16816": 1.0, "1688": 1.0, "IMMA": 2.0, "DMMA": 0
 class Reuse:
     """Distinct bytes of global memory that a launch reads and writes, in pieces as DRAM moves them.
 
-    hottest: lanes whose atomics are on one address, the one that has most.
+    hottest: nanoseconds of the atomics on one line of L2, the one that has most.
     """
 
     read: float
@@ -51,7 +52,7 @@ class Reuse:
 @dataclass(frozen=True)
 class LaunchShape:
     """A launch's grid. warps, shared_bytes: of a block; cluster: blocks of one; imbalance: of the
-    warps of a block, the longest over the mean.
+    warps of a block, the longest over the mean; uneven: of the blocks of the grid.
     """
 
     blocks: int
@@ -59,6 +60,7 @@ class LaunchShape:
     shared_bytes: int
     cluster: int
     imbalance: float
+    uneven: Unevenness = Unevenness()
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def work_of(
         ),
         l2_traffic(traffic),
         dram_bytes,
-        atomic_times(traffic, reuse, gpu),
+        atomic_times(traffic, reuse),
         any(code.name == "BAR" for _, code in codes(segments)),
         float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True))),
         machine.registers,
@@ -192,8 +194,9 @@ def corrections(segments, counts: np.ndarray, counted: list[PtxCounts]) -> dict:
     """(line, kind) -> exact executions over those that the segments' counts give."""
     wanted: Counter = Counter()
     found: Counter = Counter()
+    several = of_several(counted)
     for one in counted:
-        if one.kind and not one.merged:
+        if one.kind and not one.merged and (one.line, one.kind) not in several:
             wanted[one.line, one.kind] += one.machine_instructions
     for at, code in codes(segments):
         key = code.line, KINDS.get(code.name, "")
@@ -286,17 +289,25 @@ def dram_traffic(
     )
     everything = max(sum(by_line.values()), 1.0)
     share = min(1.0, outside * reuse.read / loaded) if loaded else 0.0
-    moved = outside * total
+    moved = outside * copy_bytes(gpu, reuse)
     return {line: moved * size / everything for line, size in by_line.items()}, share
 
 
-def atomic_times(traffic: Traffic, reuse: Reuse, gpu: GpuConstants) -> dict[int, float]:
-    """Line -> nanoseconds of its share of the atomics on the hottest address, one after another."""
+def copy_bytes(gpu: GpuConstants, reuse: Reuse) -> float:
+    """Return the bytes of a copy that takes as long as these: reading alone turns no bus around."""
+    copied = 2 * min(reuse.read, reuse.written)
+    return (
+        copied
+        + max(reuse.read - reuse.written, 0.0) * gpu.dram_gbps / gpu.read_gbps
+        + max(reuse.written - reuse.read, 0.0)
+    )
+
+
+def atomic_times(traffic: Traffic, reuse: Reuse) -> dict[int, float]:
+    """Line -> nanoseconds of its share of the atomics on the hottest line, one after another."""
     sectors: defaultdict[int, float] = defaultdict(float)
     for (line, kind), count in traffic.sectors.items():
         if kind == "global atomic":
             sectors[line] += count
     everything = max(sum(sectors.values()), 1.0)
-    return {
-        line: gpu.atomic_ns * reuse.hottest * count / everything for line, count in sectors.items()
-    }
+    return {line: reuse.hottest * count / everything for line, count in sectors.items()}

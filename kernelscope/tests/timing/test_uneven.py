@@ -1,0 +1,41 @@
+"""Blocks of unequal work: when the last of them is done."""
+
+import numpy as np
+import pytest
+from kernelscope.timing.uneven import Unevenness, unevenness
+
+
+def of(work, sms=4, resident=2, blocks=None):
+    work = np.array(work, float)
+    numbers = np.arange(work.size)
+    return unevenness(numbers, work, work, blocks or work.size, sms, resident)
+
+
+def test_equal_blocks_are_even():
+    assert of([7.0] * 50) == Unevenness(1.0, 1.0)
+
+
+def test_one_long_block_is_waited_for():
+    """8 blocks on 4 SMs: one has 9 times the work of each other, of 16 in all."""
+    found = of([9.0, *[1.0] * 7])
+    mean = 16 / 8
+    assert found.chain == pytest.approx(9 / mean)  # alone: as long as it takes
+    assert found.busy == pytest.approx((9 + 1) / mean / 2)  # beside the second block of its SM
+
+
+def test_blocks_go_where_there_is_room():
+    """Two SMs, one block at a time: 4, then 1, 1, 1, 1 on the other one."""
+    found = of([4.0, 1.0, 1.0, 1.0, 1.0], sms=2, resident=1)
+    assert found.busy == found.chain == pytest.approx(4.0 / 1.6 / 3, abs=1e-9) or found.busy == 1.0
+    late = of([1.0, 1.0, 1.0, 1.0, 4.0], sms=2, resident=1)
+    assert late.busy == pytest.approx(6.0 / 1.6 / 3)
+
+
+def test_sampled_blocks_stand_for_their_neighbours():
+    """Of 100 blocks the first and the last ran: half are long."""
+    found = unevenness(np.array([0, 99]), np.array([1.0, 3.0]), np.array([1.0, 3.0]), 100, 100, 1)
+    assert found.chain == pytest.approx(1.5)
+
+
+def test_very_many_blocks_even_out():
+    assert of([1.0, 5.0], blocks=1 << 20) == Unevenness()

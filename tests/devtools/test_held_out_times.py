@@ -1,0 +1,95 @@
+"""Times and counters of the held-out kernels, with a made-up GPU."""
+
+import json
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from kernelscope import RawModule
+
+from attn_devtools import held_out_times
+from attn_devtools.held_out_times import held_out
+
+FOLDERS = sys.modules[held_out.__module__].FOLDERS  # beside the engine's tests, in no package
+
+GPU = {"gpu": "made up", "driver": "1", "cuda": "1"}
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Three small cases; kernels run on the simulator and take 20 microseconds."""
+
+    def with_arrays(cases):
+        for case in cases:
+            yield case, case.values(np)
+
+    monkeypatch.setattr(held_out_times, "with_arrays", with_arrays)
+    monkeypatch.setattr(held_out_times, "gpu_identity", lambda: GPU)
+
+    def replay_times(call, calls, samples):
+        call()
+        return [20.0] * samples
+
+    monkeypatch.setattr(held_out_times, "replay_times", replay_times)
+    names = ("igemm_warp", "batched_16", "rms_norm")
+    cases = [c for c in held_out("held_out_second") if c.name in names][1::2]
+    small = [c.__class__(**vars(c) | {"grid": (1,)}) for c in cases]
+    monkeypatch.setattr(
+        held_out_times.HeldOut,
+        "kernel",
+        lambda self, _: RawModule(
+            path=str(FOLDERS[self.folder] / self.file), backend="simulator"
+        ).get_function(self.name),
+    )
+    return small
+
+
+def test_every_case_gets_a_time_and_metrics(few, tmp_path, monkeypatch):
+    asked = []
+
+    def run_ncu(program, launches, metrics, more):
+        asked.append((program[program.index("--launch") + 1 :], [one.entry for one in launches]))
+        assert "off" in more and "none" in more
+        known = [name for name in metrics if "imma" not in name]
+        return [SimpleNamespace(metrics=dict.fromkeys(known, 50.0)) for _ in launches]
+
+    monkeypatch.setattr(held_out_times, "run_ncu", run_ncu)
+    path = tmp_path / "times.json"
+    held_out_times.measure(few, path, time.monotonic() + 60)
+    record = json.loads(path.read_text())
+    assert record["folder"] == "held_out_second" and record["gpu"] == "made up"
+    assert [row["label"] for row in record["rows"]] == [one.label for one in few]
+    assert all(row["median_us"] == 20.0 and row["calls_a_sample"] == 50 for row in record["rows"])
+    assert all(row["ncu"] and not any("imma" in m for m in row["ncu"]) for row in record["rows"])
+    assert asked[1] == ([one.label for one in few], [one.name for one in few])
+
+
+def test_a_failing_kernel_and_a_missing_ncu_leave_the_others(few, tmp_path, monkeypatch, capsys):
+    real = held_out_times.timed
+
+    def timed(case, values):
+        if case.name == "batched_16":
+            raise RuntimeError("no such kernel")
+        return real(case, values)
+
+    monkeypatch.setattr(held_out_times, "timed", timed)
+    monkeypatch.setattr(held_out_times, "run_ncu", missing)
+    path = tmp_path / "times.json"
+    held_out_times.measure(few, path, time.monotonic() + 60)
+    record = json.loads(path.read_text())
+    assert [row["label"].split()[0] for row in record["rows"]] == ["rms_norm", "igemm_warp"]
+    said = capsys.readouterr().out
+    assert "no such kernel" in said and "no ncu here" in said
+
+
+def missing(*_):
+    raise held_out_times.ProfilerError("no ncu here")
+
+
+def test_a_python_without_the_sets_says_how_it_is_called():
+    command = [sys.executable, "-m", "attn_devtools.held_out_times"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "usage" in done.stderr
