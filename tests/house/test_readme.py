@@ -12,6 +12,7 @@ from record_harness import NOT_TIMED, stamped, timing
 import attn_course
 from attn_course.cli.main import all_commands, name_of
 from attn_course.ladder.steps import LADDER
+from attn_course.measure.candidates import BACKENDS
 from attn_devtools.bench.peers import ATTENTION as ATTENTION_PEERS
 from attn_devtools.book import ATTENTION, LAYERS
 
@@ -95,7 +96,7 @@ def test_the_headline_names_the_peers_of_each_record(monkeypatch, tmp_path):
         path = tmp_path / f"bench_{suite}.json"
         path.write_text(json.dumps(stamped(f"bench_{suite}", **fields)))
 
-    write("old", "torch_eager", 2.0, "auto", "torch_eager", "torch_math")
+    write("old", "torch_eager", 2.0, "auto", "torch_eager", *BACKENDS)
     write("new", "torch_flex", 0.9, *ATTENTION_PEERS)
     kept = "eager PyTorch and SDPA's backends"
     assert readme_tables.best_peers(["old"]) == (
