@@ -89,19 +89,22 @@ def stacked(
     unit: str,
     title: str = "",
     source: str = "",
+    longest_first: bool = True,
 ) -> Figure:
     """Draw stacked horizontal bars: one row a kernel, one colour a reason.
 
     Args:
         rows: one a kernel.  parts: reason -> length, one mapping a row; missing ones are 0;
-            a reason that is 0 in all rows is not in the legend.
+            a reason that is 0 in all rows is not in the legend.  longest_first: the longest reason
+            begins each bar; else the first one does.
 
     Raises:
         ValueError: no parts, or another number of them than rows.
     """
     style.require(len(parts) == len(rows) > 0 and any(parts), "every row needs its parts")
     names = list(dict.fromkeys(name for one in parts for name, length in one.items() if length))
-    names.sort(key=lambda name: -max(one.get(name, 0) for one in parts))
+    if longest_first:
+        names.sort(key=lambda name: -max(one.get(name, 0) for one in parts))
     figure, axes = style.new_axes(8.4, 1.5 + 0.4 * len(rows))
     lengths = {name: [one.get(name, 0) for one in parts] for name in names}
     ends = style.stack_bars(axes, lengths, (*style.PALETTE, style.PALE))
