@@ -435,6 +435,7 @@ class TimeModelRecord(RecordStamp):
     blocks: Natural
     second: NotRequired[TimeModelPart]
     first: TimeModelPart
+    fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
 
