@@ -6,8 +6,8 @@
 //                strides say; bfloat16 or half; lengths null (m each) or int32 (batch); page_table
 //                null (page b is sequence b) or int32 (batch, m/page); lse as in 14
 // Launch:        decode: grid (.., ceil(heads/kv_heads*n / 16)) of at most BLOCKS blocks, block
-//                (32*WARPS), dynamic shared 32*WARPS*STAGES*ROW bytes, ROW 128*ceil(D / 64), with
-//                BULK 2*D + 16
+//                (32*WARPS), dynamic shared 8*WARPS*STAGES*(4*ROW + 1) + 8 bytes,
+//                ROW 128*ceil(D / 64), with BULK 2*D + 16
 // Needs:         sm_80, with BULK sm_90; d <= D, a multiple of 16; BFLOAT16 1, or 0 for half; heads
 //                a multiple of kv_heads; pages of 16*i keys; arrivals zeros, as it leaves them
 // Expect:        the time that K and V take to read, where RESIDENT blocks a multiprocessor have
@@ -66,13 +66,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) decode(
     int page, int head_stride, int key_stride, float scale, int causal)
 {
     extern __shared__ __align__(128) unsigned char rings[];  // (WARPS, Keys::BYTES)
-    __shared__ unsigned long long barriers[WARPS][STAGES];
-    const int warp = threadIdx.x / 32;
-    const int lane = threadIdx.x % 32, r = lane / 4;
+    // No static memory: a debug build would begin rings, which are swizzled, at any 16 bytes.
+    unsigned* word = reinterpret_cast<unsigned*>(rings + WARPS * Keys::BYTES);  // 2; mbarriers
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4;
     const bool vector =
         d % 8 == 0 && ((size_t)q | (size_t)k | (size_t)v | (size_t)out) % 16 == 0;
     unsigned char* ring = rings + warp * Keys::BYTES;
-    const Keys keys(ring, shared_address(barriers[warp]), key_stride, d, vector);
+    const Keys keys(ring, shared_address(word + 2) + warp * STAGES * 8, key_stride, d, vector);
     const unsigned k_lane = Keys::place(lane % 8 + lane / 16 * 8, lane / 8 % 2);
     const unsigned v_lane = Keys::TILE + Keys::place(lane % 16, lane / 16);
     const bool plain = scale > 0.0f;  // else exp2 cannot take the scale with it
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) decode(
             if (sharers == 1) return finish(row, col, part);
             store_part4<D>(part_of(blockIdx.x - sharer) + row * STRIDE, col, part);
         });
-        if (sharers > 1 && arrive_last(arrivals + sharer, sharers)) {
+        if (sharers > 1 && arrive_last(arrivals + sharer, sharers, word)) {
             for_chunks<D, 32 * WARPS>(rows, [&](int row, int col) {
                 auto row_of = [&](int p) { return part_of(p) + row * STRIDE; };
                 finish(row, col, join_base2<D>(row_of, sharers, col));

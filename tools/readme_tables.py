@@ -29,6 +29,7 @@ from attn_course.measure.records import (
     COURSE_GPU,
     RecordError,
     caption,
+    newest_of_each_gpu,
     no_record,
     read_record,
     stale_kernels,
@@ -259,7 +260,7 @@ def other_gpus() -> str:
     )
     lines = [heads, "|---|---|---|--:|---|"]
     for suite, name in OURS.items():
-        rows = times_on_each_gpu(suite, name)
+        rows, records = times_on_each_gpu(suite, name), newest_of_each_gpu(f"bench_{suite}")
         others = {gpu for us in rows.values() if COURSE_GPU in us for gpu in us} - {COURSE_GPU}
         for gpu in sorted(others):
             ratios = {
@@ -271,6 +272,8 @@ def other_gpus() -> str:
                 f"{ratios[label]:.2f} at {label}"
                 for label in (at(ratios, key=ratios.get) for at in (min, max))
             ]
+            if stale_kernels(records[gpu]) or stale_kernels(records[COURSE_GPU]):
+                ends.append("STALE: not of the kernels as they are")
             lines.append(f"| `{suite}` | `{name}` | {gpu} | {len(ratios)} | {'; '.join(ends)} |")
     return "\n".join(lines)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from kernelscope import RawModule, SimulatorError, asnumpy, gpu_count
+from kernelscope.contest import Timing, capture, contest
 
 from attn_course.exercises.examination import compared, launch
 from attn_course.exercises.exercise import Exercise
 from attn_course.exercises.setups import Setup
-from attn_course.measure.timing import Timing, capture, contest
 
 ALLOWED = 1.05  # times the reference's median
 YOURS, REFERENCE = "yours", "reference"

@@ -1,4 +1,4 @@
-"""What METHOD of `run`, `count`, `check` and `trace` names: launches that are ready to be made.
+"""What METHOD of `run`, `count`, `check`, `trace` and `predict` names: launches ready to be made.
 
 KINDS is the table of it: a method of attention() or attention_backward(), or a kernel file that the
 course knows how to launch; any other file is launched as --grid, --block and --arg say.

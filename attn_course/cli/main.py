@@ -14,10 +14,10 @@ from kernelscope.errors import UnknownNameError, did_you_mean
 from attn_course import __version__
 from attn_course.folders import FOLDERS, home
 
-from . import check, count, profile, run, tour, trace
+from . import check, count, predict, run, tour, trace
 from .course import exercises, golf, grade, lessons
 
-COMMANDS = (tour, run, count, check, trace, profile, lessons, exercises, golf, grade)
+COMMANDS = (tour, run, count, check, trace, predict, lessons, exercises, golf, grade)
 GROUP = "attn_course.commands"  # entry points: commands of other packages, such as the authors'
 
 

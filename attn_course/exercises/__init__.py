@@ -14,7 +14,7 @@ _NAMES = {
     "examination": "judge",
     "proof": "prove",
     "patients": "VERDICTS patient show_findings verdict",
-    "session": "check hint step",
+    "session": "check current_text hint step",
     "judgement": "PROPERTIES Judgement",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

@@ -6,6 +6,7 @@ from html import escape
 from textwrap import wrap
 
 from kernelscope.ptx import lines_of
+from kernelscope.timing import Prediction
 
 # Property -> what it says of the learner's kernel, in the order in which a failure is told.
 PROPERTIES = {
@@ -60,7 +61,8 @@ class Judgement:
             the largest case, after a pass; atomics are counted in where the goal counts them.
         totals: all counters of the largest case, after a pass.
         diagnosis: the known mistake that the kernel fails like, or "". standings: name of a kernel
-            -> its costs, to be shown after a pass; see golf.
+            -> its costs, to be shown after a pass; see golf. times: of the learner's kernel and of
+            the reference, predicted for a GPU, in the largest case.
     """
 
     exercise: str
@@ -74,7 +76,8 @@ class Judgement:
     counters: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
     diagnosis: str = ""
-    standings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    standings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    times: tuple[Prediction, ...] = ()
 
     def __bool__(self) -> bool:
         return not self.waiting and not self.failures
@@ -146,11 +149,18 @@ class Judgement:
         lines = ["", f"  {'counter, largest case':<28}{'yours':>12}{'reference':>12}{'goal':>12}"]
         for name, (mine, theirs, bound) in self.counters.items():
             lines.append(f"  {name:<28}{mine:>12,}{theirs:>12,}{bound:>12}".rstrip())
+        if self.times:
+            mine, theirs = self.times
+            lines.append(f"  {'predicted microseconds':<28}{mine.us:>12.3g}{theirs.us:>12.3g}")
+            lines += [f"  {mine.gpu}: limited by {mine.limit}; the reference by {theirs.limit}"]
+            lines += [f"  {note}" for note in mine.notes]
+        heads = next(iter(self.standings.values()), ())
+        if heads:
+            titles = "".join(f"{head:>14}" for head in heads)
+            lines += ["", f"  {'golf, largest case':<28}{titles}"]
         for name, costs in self.standings.items():
-            if name == next(iter(self.standings)):
-                lines += ["", f"  {'golf, largest case':<28}" + "".join(f"{c:>14}" for c in costs)]
-            title = name.partition(":")[0]
-            lines.append(f"  {title:<28}" + "".join(f"{count:>14,}" for count in costs.values()))
+            cells = "".join(f"{written(costs.get(head, '')):>14}" for head in heads)
+            lines.append(f"  {name.partition(':')[0]:<28}{cells}")
         lines += [f"  {name}" for name in self.standings if ":" in name]
         return lines
 
@@ -182,6 +192,11 @@ class Judgement:
             f"{cases}{table}<details><summary>Your kernel beside the reference</summary><table>"
             f"<tr><th>yours</th><th>reference</th></tr><tr>{texts}</tr></table></details>"
         )
+
+
+def written(cost: float | str) -> str:
+    """A count with separators, a time with three digits."""
+    return f"{cost:.3g}" if isinstance(cost, float) else cost if cost == "" else f"{cost:,}"
 
 
 def lines_around(source: str, line: int) -> list[tuple[int, str]]:

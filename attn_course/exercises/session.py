@@ -15,7 +15,17 @@ from attn_course.lessons.working_copy import Attempts, Pass, WorkingCopy
 from .diagnosis import diagnosis
 from .examination import BROKEN_BY, compiled, judge, launch
 from .exercise import LEVELS, Exercise, ExerciseError, read_exercise
-from .golf import COSTS, TOTAL, Standing, costs, known_standings, text_hash
+from .golf import (
+    COSTS,
+    TOTAL,
+    Standing,
+    costs,
+    known_standings,
+    known_texts,
+    predicted,
+    text_hash,
+    with_time,
+)
 from .judgement import DIAGNOSIS, Failure, Judgement, wrapped
 from .setups import Setup
 
@@ -48,12 +58,13 @@ def attempt(exercise: Exercise, text: str, copy: WorkingCopy | None) -> Judgemen
         return judgement
     known = diagnosis(exercise, judgement)
     mine = costs(judgement.totals) if judgement else {}
+    times = [predicted(exercise, one) for one in (text, exercise.solution)] if mine else []
 
     def note(attempts: Attempts) -> None:
         attempts.add(judgement.first.property if judgement.first else "", known)
         if mine:
             today = date.today().isoformat()
-            attempts.passes.setdefault(text_hash(text), Pass(**mine, date=today))
+            attempts.passes.setdefault(text_hash(text), Pass(**mine, date=today, us=times[0].us))
 
     attempts = _noted(copy, exercise.name, note)
     if not mine:
@@ -61,9 +72,16 @@ def attempt(exercise: Exercise, text: str, copy: WorkingCopy | None) -> Judgemen
     others = known_standings(exercise)
     standings = [*others, *own_standings(attempts)]
     best, lowest = min(standings, key=lambda one: one[1][TOTAL])
-    best = "a kernel of yours" if best in attempts.passes else best
-    shown = {"yours": mine, "reference": others[0][1], f"best known: {best}": lowest}
-    return replace(judgement, standings=shown)
+    if best in attempts.passes:
+        best, best_us = "a kernel of yours", attempts.passes[best].us
+    else:
+        best_us = predicted(exercise, known_texts(exercise)[best]).us
+    shown = {
+        "yours": with_time(mine, times[0].us),
+        "reference": with_time(others[0][1], times[1].us),
+        f"best known: {best}": with_time(lowest, best_us),
+    }
+    return replace(judgement, standings=shown, times=tuple(times))
 
 
 def own_standings(attempts: Attempts) -> list[Standing]:

@@ -11,7 +11,7 @@ _NAMES = {
     "style": "described",
     "attention_maps": "attention_over_slice",
     "matrices": "Matrix fragment_maps matrix_lines tile_grid tile_steps worked_example",
-    "comparisons": "bars curves error_profile times_by_shape",
+    "comparisons": "bars curves error_profile predictions times_by_shape",
     "memory": "bank_maps latency_by_size passes_and_times sector_maps",
     "clinic": "symptoms wrong_elements",
     "timing": "calls_in_order spread under_load",

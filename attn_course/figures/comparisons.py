@@ -138,3 +138,39 @@ def times_by_shape(
     style.headline(figure, f"{title} (lower is better)".lstrip())
     style.below(figure, source)
     return figure
+
+
+@style.styled
+def predictions(
+    measured: Mapping[str, float],
+    predicted: Mapping[str, float],
+    *,
+    named: Mapping[str, str],
+    band: float,
+    source: str,
+    title: str = "",
+) -> Figure:
+    """Draw a dot a case, measured time across and predicted time up, in microseconds.
+
+    A dot on the line is right; band: the relative error at the edges of the grey band. named:
+    label of a case -> what is written beside its dot.
+
+    Raises:
+        ValueError: the cases differ, or there is none, or one to be named is missing.
+    """
+    style.require(0 < len(measured) and measured.keys() == predicted.keys(), "other cases")
+    style.require(named.keys() <= measured.keys(), "a case to be named is missing")
+    figure, axes = style.new_axes(7.2, 5.4)
+    most = max(*measured.values(), *predicted.values()) * 1.6
+    ends = np.array([min(*measured.values(), *predicted.values()) / 1.6, most])
+    axes.fill_between(ends, ends * (1 - band), ends * (1 + band), color=style.PALE, lw=0)
+    axes.plot(ends, ends, color=style.INK, lw=1)
+    dots = [[times[label] for label in measured] for times in (measured, predicted)]
+    axes.scatter(*dots, s=22, color=style.BLUE, zorder=2)
+    for label, text in named.items():
+        style.note(axes, text, (measured[label], predicted[label]), (0, -6), ha="center", va="top")
+    style.chart(axes, title, "measured, microseconds", "predicted", source=source, log=True)
+    axes.set(xlim=ends, ylim=ends)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,g}")
+    return figure

@@ -95,9 +95,12 @@ MATRIX_TILES = {
 
 
 def decode_bytes(c: Mapping[str, int]) -> int:
-    """Dynamic shared memory of 23 in bytes: K and V of 16 keys, for each warp and stage."""
+    """Dynamic shared memory of 23 in bytes.
+
+    For each warp and stage K and V of 16 keys and an mbarrier, and a word of the block.
+    """
     row = 2 * c["D"] + 16 if c["BULK"] else 128 * ceil_div(c["D"], 64)
-    return c["WARPS"] * c["STAGES"] * 32 * row
+    return c["WARPS"] * c["STAGES"] * (32 * row + 8) + 8
 
 
 # Of 23: 128 KB or more on their way on a multiprocessor, where RESIDENT blocks fit.

@@ -10,11 +10,13 @@ time it is rough. It knows no causal mask, which takes about the same share of t
 tile.
 """
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import ceil, log2, sqrt
+from pathlib import Path
 
 from kernelscope.errors import InputError
 
@@ -22,57 +24,13 @@ from .problem import LARGEST_D, MAX_GRID_X, MAX_GRID_YZ, Device, Problem, ceil_d
 
 Constants = dict[str, int]
 
-# (ROWS, KEYS, ROW_WARPS, KEY_WARPS) of 11 and 12 by the padded head dim up to which they hold, from
-# tiles that use each element of K and V often to tiles that give every SM a block; the last one of
-# each fits into 48 KB.
-FLASH_TILES = {
-    64: (
-        (8, 8, 8, 1),
-        (8, 8, 4, 1),
-        (8, 4, 2, 2),
-        (5, 7, 2, 4),
-        (4, 4, 1, 8),
-        (2, 8, 2, 4),
-        (2, 8, 1, 4),
-        (2, 4, 1, 4),
-        (2, 2, 1, 8),
-        (1, 2, 1, 8),
-        (4, 4, 2, 1),
-    ),
-    128: ((4, 8, 8, 1), (4, 4, 4, 1), (2, 4, 1, 4), (1, 4, 1, 4), (2, 2, 4, 1)),
-    256: ((4, 4, 4, 1), (4, 2, 4, 1), (2, 2, 2, 2), (1, 1, 1, 8), (1, 1, 4, 1)),
-}
-# The same of 19 with the blocks of a cluster in front.
-CLUSTER_TILES = {
-    64: (
-        (2, 4, 8, 2, 4),
-        (2, 4, 4, 2, 4),
-        (2, 2, 8, 4, 2),
-        (2, 2, 8, 2, 2),
-        (2, 2, 4, 2, 2),
-        (2, 2, 2, 1, 4),
-        (4, 4, 8, 1, 4),
-        (8, 1, 8, 1, 4),
-        (8, 1, 2, 2, 1),
-        (2, 1, 2, 2, 2),
-    ),
-    128: (
-        (2, 4, 4, 1, 4),
-        (2, 2, 4, 1, 4),
-        (2, 2, 2, 1, 4),
-        (2, 1, 4, 2, 2),
-        (8, 1, 4, 1, 4),
-        (2, 1, 2, 2, 1),
-    ),
-    256: ((2, 2, 2, 2, 2), (2, 1, 2, 1, 4), (8, 1, 2, 1, 4), (2, 1, 1, 2, 1)),
-}
-# Of 29: blocks of a cluster, warps along the rows and along the keys, keys a warp and tile.
-JOINED_SIZES = {
-    "CLUSTER": (1, 2, 4, 8),
-    "ROW_WARPS": (1, 2, 3, 4, 6),
-    "KEY_WARPS": (1, 2, 4, 5, 8),
-    "BC": (8, 16, 24, 32, 40, 48),
-}
+_TABLES = tomllib.loads(Path(__file__).with_name("tiles.toml").read_text(encoding="utf-8"))
+# By the padded head dim; the names of a tile's numbers are there.
+FLASH_TILES, CLUSTER_TILES = (
+    {int(width): tuple(map(tuple, tiles)) for width, tiles in _TABLES[name].items()}
+    for name in ("flash", "cluster")
+)
+JOINED_SIZES = {name: tuple(sizes) for name, sizes in _TABLES["joined"].items()}
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,15 @@ MOST |= {"BLOCKS": 2**20, "SPAN": 2**30, "PLAIN": 2}
 class Rows:
     """Extents of a launch: rows of `width` columns, in float32.
 
-    plain: kernel 16 gets what PLAIN=1 needs; see its header.
+    plain: kernel 16 gets what PLAIN=1 needs; see its header.  written: rows that kernel 31 writes;
+    0: all.
     """
 
     rows: int
     width: int
     dtype: str = "float32"
     plain: bool = False
+    written: int = 0
 
     def scalars(self) -> dict[str, int]:
         """The kernels' integer parameters by name, where a launch gives no others."""
@@ -135,6 +137,19 @@ def _block_a_token(entry: str, problem: Rows, constants: Mapping[str, int]) -> G
     return Geometry(entry, (problem.rows, 1, 1), (constants["THREADS"], 1, 1))
 
 
+def _octets_of_rows(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
+    lanes, groups = constants["LANES"], constants["GROUPS"]
+    return Geometry(
+        entry, (ceil_div(problem.written or problem.rows, groups), 1, 1), (lanes, groups, 1)
+    )
+
+
+def _lanes_of_octets(problem: Rows, device: Device) -> dict[str, int]:
+    """Constants of kernel 31 for a width: 256 threads a block."""
+    lanes = min(256, 1 << (ceil_div(problem.width, 8) - 1).bit_length())
+    return {"LANES": lanes, "GROUPS": 256 // lanes}
+
+
 def _step(kernel: str, computes: str, geometry, tune=None) -> Step:
     """A kernel from "file: entry(arguments) -> writes", names separated by blanks."""
     file, entry, arguments, writes = re.fullmatch(r"(\w+): (\w+)\((.*)\) -> (.*)", kernel).groups()
@@ -186,5 +201,11 @@ COLUMN_SUMS = _step(
     "out = sums over SPAN rows of x",
     _spans_of_columns,
 )
+JOIN_PARTS = _step(
+    "31_join_parts: join_parts(a a_lse b b_lse out out_lse heads rows first part d) -> out out_lse",
+    "attention over two sets of keys from attention over each",
+    _octets_of_rows,
+    _lanes_of_octets,
+)
 FORWARD = (LAYER_NORM, BIAS_GELU, BIAS_ADD, SPLIT_HEADS, MERGE_HEADS)
-LAYERS = (*FORWARD, LAYER_NORM_BACKWARD, BIAS_GELU_BACKWARD, COLUMN_SUMS)
+LAYERS = (*FORWARD, LAYER_NORM_BACKWARD, BIAS_GELU_BACKWARD, COLUMN_SUMS, JOIN_PARTS)

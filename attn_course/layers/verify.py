@@ -101,6 +101,20 @@ def layer_case(step: Step, tokens: np.ndarray, heads: int) -> LayerCase:
         inputs, numbers = {"x": x}, {}
         spans = range(0, len(x), step.constants()["SPAN"])
         expected = {"out": np.add.reduceat(x.astype(np.float64), spans)}
+    elif step is steps.JOIN_PARTS:  # b has rows of a, where it can all but a head's first and last
+        first = int(n > 2)
+        ends = rng.normal(0, 3, (2, batch, n)).astype(np.float32)
+        ends[0, :, 2::3], ends[1, :, 2::2], ends[1, :, :first] = 3 * [-np.inf]  # without keys
+        ends[1, :, n - first :] = -np.inf
+        seen = np.isfinite(ends)[..., None]
+        a, b = np.where(seen, [tokens, residual.reshape(tokens.shape)], np.float32(0))
+        top = np.logaddexp(*ends.astype(np.float64))
+        shares = np.exp(ends - np.where(seen.any(0)[..., 0], top, 0))[..., None]
+        inputs = {"a": a, "a_lse": ends[0]}
+        inputs |= {"b": b[:, first : n - first], "b_lse": ends[1, :, first : n - first]}
+        inputs = {name: np.ascontiguousarray(one) for name, one in inputs.items()}
+        numbers = {"heads": batch, "rows": n, "first": first, "part": n - 2 * first}
+        expected = {"out": shares[0] * a + shares[1] * b, "out_lse": top}
     else:  # MERGE_HEADS
         by_head = x.reshape(apart)[:, :, 0].transpose(0, 2, 1, 3)  # (B, heads, n, d)
         inputs = {"q": np.ascontiguousarray(by_head), "k": None, "v": None, "token": None}

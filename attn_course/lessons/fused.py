@@ -25,6 +25,7 @@ from kernelscope import (
     observe,
     resolve_backend,
 )
+from kernelscope.contest import ClockWatch, require_gpu
 from kernelscope.errors import InputError
 
 from attn_course.figures import table
@@ -39,7 +40,6 @@ from attn_course.ladder.warpgroup_tiles import CAPABILITY
 from attn_course.measure import records
 from attn_course.measure.benchmarks import Shape, run_benchmark, shape_label
 from attn_course.measure.candidates import Kernels, Part
-from attn_course.measure.timing import ClockWatch, require_gpu
 from attn_course.reference.inputs import seeded_qkv
 
 from .lesson06_reductions import Tally

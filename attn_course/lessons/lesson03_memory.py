@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 from kernelscope import array_module, asnumpy, resolve_backend
+from kernelscope.contest import capture, contest, require_gpu
 
 from attn_course import reference
 from attn_course.ladder.call import compiled
@@ -20,7 +21,6 @@ from attn_course.ladder.steps import step
 from attn_course.measure.benchmarks import run_benchmark
 from attn_course.measure.candidates import Kernels, Part
 from attn_course.measure.records import new_record
-from attn_course.measure.timing import capture, contest, require_gpu
 from attn_course.reference.inputs import seeded_qkv
 
 KIND = "memory_lesson"

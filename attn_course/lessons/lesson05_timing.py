@@ -14,12 +14,7 @@ from functools import partial
 
 import numpy as np
 from kernelscope import gpu_count
-
-from attn_course.folders import child_environment
-from attn_course.ladder.methods import attention, pick, problem_of
-from attn_course.measure import candidates, records
-from attn_course.measure.candidates import ours
-from attn_course.measure.timing import (
+from kernelscope.contest import (
     HOW,
     ClockWatch,
     GpuClock,
@@ -33,6 +28,11 @@ from attn_course.measure.timing import (
     measure,
     require_gpu,
 )
+
+from attn_course.folders import child_environment
+from attn_course.ladder.methods import attention, pick, problem_of
+from attn_course.measure import candidates, records
+from attn_course.measure.candidates import ours
 from attn_course.reference.inputs import seeded_qkv
 
 KIND = "timing_lesson"

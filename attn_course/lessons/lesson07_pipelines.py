@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from kernelscope.contest import ClockWatch, require_gpu
+
 from attn_course.ladder.methods import AUTO, METHODS, steps_of
 from attn_course.ladder.steps import Problem
 from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import Shape, run_benchmark, time_parts
 from attn_course.measure.candidates import Kernels, Part, ours
-from attn_course.measure.timing import ClockWatch, require_gpu
 from attn_course.reference.inputs import seeded_qkv
 
 from . import lesson05_timing

@@ -68,13 +68,17 @@ def _lesson(path: Path) -> Lesson:
 
 
 class Pass(msgspec.Struct):
-    """The costs of a kernel that passed, as in exercises.golf, and the date such as 2026-11-23."""
+    """The costs of a kernel that passed, as in exercises.golf, and the date such as 2026-11-23.
+
+    us: microseconds that are predicted; None of a pass before there were predictions.
+    """
 
     sectors: int
     wavefronts: int
     instructions: int
     total: int
     date: str
+    us: float | None = None
 
 
 class Attempts(msgspec.Struct):

@@ -3,7 +3,6 @@
 from kernelscope.lazy import lazy
 
 _NAMES = {
-    "timing": "Replay Timing TimingError bootstrap_ratio contest require_gpu",
     "candidates": "Kernels Part",
     "records": "caption newest_record recorded row_of layer_times times_on_each_gpu",
     "roofline": "attention_work method_work step_work tflops",
@@ -12,4 +11,7 @@ _NAMES = {
     "hardware.occupancy": "compiled_registers occupancy",
     "hardware.nsight": "COUNTER_METRICS SPEED_METRICS STALL_METRICS Target ncu_command",
 }
-__all__, __getattr__, __dir__ = lazy(__name__, _NAMES)
+_OTHERS = {
+    "kernelscope.contest": "Replay Timing TimingError bootstrap_ratio contest require_gpu",
+}
+__all__, __getattr__, __dir__ = lazy(__name__, _NAMES, _OTHERS)

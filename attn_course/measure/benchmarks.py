@@ -1,7 +1,8 @@
 """The driver of every timing contest: who takes part, who is right, and how long each takes.
 
 A contest is one problem. All candidates get the same inputs; each output is checked against
-float64 before anything is timed; then their CUDA graphs take turns on one stream (:mod:`.timing`).
+float64 before anything is timed; then their CUDA graphs take turns on one stream
+(:mod:`kernelscope.contest`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +12,21 @@ from functools import partial
 
 import numpy as np
 from kernelscope import BackendError, array_module
+from kernelscope.contest import (
+    Contest,
+    GpuClock,
+    Replay,
+    TimingError,
+    calls_for,
+    contest,
+    require_gpu,
+)
 
 from attn_course import reference
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.dtypes import DTYPES
 
 from .candidates import BaselineRefuses, Kernels
-from .timing import Contest, GpuClock, Replay, TimingError, calls_for, contest, require_gpu
 
 Shape = tuple[int, ...]  # of attention: (B, H, L, D)
 ROW_SECONDS = 3.0  # of samples; benchmarks of slow candidates take fewer turns
@@ -138,7 +147,8 @@ def run_benchmark(
     if not replays:
         out = entrants.refused | entrants.skipped | entrants.wrong
         reasons = "; ".join(f"{name}: {reason}" for name, reason in out.items())
-        raise TimingError(f"{shape_label(inputs[0].shape)}: no candidate is left: {reasons}")
+        what = f"{shape_label(inputs[0].shape)}: " if inputs else ""
+        raise TimingError(f"{what}no candidate is left: {reasons}")
     turns = turns_for(
         {name: entrants.call_us[name] * replay.calls for name, replay in replays.items()},
         iterations,

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from kernelscope import array_module, asnumpy
+from kernelscope.contest import GRAPH_CALLS, Replay, capture, require_gpu
 from kernelscope.errors import UnknownNameError, UserError
 from kernelscope.module import GraphLaunch, in_library
 
@@ -26,8 +27,6 @@ from attn_course.ladder.methods import check_options, pick, problem_of, steps_of
 from attn_course.ladder.steps import Device, Geometry, Problem, Step, step
 from attn_course.reference.comparison import poisoned
 from attn_course.reference.dtypes import DTYPES, TOLERANCES
-
-from .timing import GRAPH_CALLS, Replay, capture, require_gpu
 
 
 # -- kernels of the course -------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 import msgspec
-from kernelscope import resolve_backend
+from kernelscope import gpu_count, resolve_backend
 from kernelscope.compile import closure_hash, file_stamp, include_closure
 from kernelscope.differential.identity import checkout_commit, gpu_folder, gpu_identity
 from kernelscope.errors import UnknownNameError, UserError
@@ -143,19 +143,23 @@ def read_or_warn(path: Path) -> dict | None:
 
 
 def records(kind: str, root: Path = RESULTS_FOLDER) -> list[dict]:
-    """Return all records of a kind, newest first; of one day, that of COURSE_GPU first.
+    """Return all records of a kind: those of this machine's GPU first, then those of COURSE_GPU.
 
-    A corrupt file is skipped, whatever its kind; the log names it and says why.
+    Of each GPU, and of the others, the newest first. A corrupt file is skipped, whatever its kind;
+    the log names it and says why.
     """
+    here = gpu_identity()["gpu"] if gpu_count() else None
     paths = [path for path in sorted(root.glob("*/*.json")) if path.parent.name != CPU_FOLDER]
     found = [record for path in paths if (record := read_or_warn(path)) and record["kind"] == kind]
-    return sorted(
-        found, key=lambda record: (record["date"], record["gpu"] == COURSE_GPU), reverse=True
-    )
+
+    def rank(record: dict) -> tuple:
+        return record["gpu"] == here, record["gpu"] == COURSE_GPU, record["date"]
+
+    return sorted(found, key=rank, reverse=True)
 
 
 def newest_record(kind: str, root: Path = RESULTS_FOLDER) -> dict | None:
-    """Return the newest record of a kind, None where there is none."""
+    """Return the first of :func:`records`, None where there is none."""
     return next(iter(records(kind, root)), None)
 
 
@@ -198,6 +202,24 @@ def times_on_each_gpu(
     return {label: found for label, found in times.items() if len(found) > 1}
 
 
+def times_of(
+    method: str, label: str, dtype: str, root: Path = RESULTS_FOLDER
+) -> list[tuple[dict, float]]:
+    """Return the newest record of each GPU that has a method at one shape, and the microseconds.
+
+    label: of a row of a suite, such as "4,16,1024,64 causal" or "8,32,1,128 keys 8192".
+    """
+    kinds = sorted({path.stem for path in root.glob("*/bench_*.json")})
+    found: dict[str, tuple[dict, float]] = {}
+    suites = sorted((r for kind in kinds for r in records(kind, root)), key=lambda r: r["date"])
+    for record in suites:
+        for row in record["rows"]:
+            same = (row["label"], row.get("dtype")) == (label, dtype)
+            if same and method in row["timings"]:
+                found[record["gpu"]] = record, row["timings"][method]["median_us"]
+    return list(found.values())
+
+
 _measured_now: dict[str, list[dict]] = {}
 
 
@@ -207,7 +229,7 @@ def recorded(
     root: Path = RESULTS_FOLDER,
     has: Callable[[dict], bool] = lambda record: True,
 ) -> dict:
-    """Return a record of a kind: measured now where there is a GPU, else the newest one in `root`.
+    """Return a record of a kind: measured now where there is a GPU, else that of :func:`records`.
 
     measure: takes the record, once a process; None where no lesson measures it. A record that was
     measured now has the key "now", and :func:`caption` says so.

@@ -6,15 +6,15 @@
 
 // Counts this block after all that it wrote. Returns, to all its threads, whether it is the last
 // of `blocks`: it sees what they all wrote, and the counter is zero again for the next launch.
-__device__ __forceinline__ bool arrive_last(unsigned* counter, unsigned blocks)
+__device__ __forceinline__ bool arrive_last(unsigned* counter, unsigned blocks,
+                                            unsigned* before)  // one, shared
 {
-    __shared__ unsigned before;
     __syncthreads();  // barrier: the block would be counted with half of its part written
     if (threadIdx.x == 0) {
         __threadfence();  // writes of this block come before its count
-        before = atomicInc(counter, blocks - 1);
+        *before = atomicInc(counter, blocks - 1);
         __threadfence();  // reads of others' writes come after it
     }
     __syncthreads();  // barrier: the count is not there yet
-    return before == blocks - 1;
+    return *before == blocks - 1;
 }

@@ -26,7 +26,7 @@ def in_folder(tmp_path, monkeypatch):
 
 def test_the_python_of_the_engine_page_runs(in_folder, capsys):
     names = {}
-    assert len(blocks("python")) == 6
+    assert len(blocks("python")) == 7
     for block in blocks("python"):
         exec(compile(block, "engine.md", "exec"), names)
     assert "z[i] = x[i] + y[i]" in capsys.readouterr().out

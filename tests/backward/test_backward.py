@@ -51,6 +51,7 @@ def run(method, arrays, **how):
     return {name: asnumpy(array) for name, array in oracle.written.items()}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("shape", "m", "kv_heads"), SHAPES, ids=str)
 @pytest.mark.parametrize("method", FLOAT32)
@@ -58,6 +59,7 @@ def test_gradients(method, shape, m, kv_heads, causal):
     run(method, inputs(shape, m, kv_heads, causal=causal), causal=causal)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("rows", [1, 2, 4])
 @pytest.mark.parametrize("warps", [2, 8])
 def test_rows_in_every_tile(rows, warps):
@@ -112,6 +114,7 @@ def test_huge_logits(method):
         assert_agrees(array, oracle.expected[name], name=name, relative=2e-3)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_bits_on_every_run(method):
     dtype = DTYPES[METHODS[method].dtypes[0]]
@@ -144,6 +147,7 @@ def test_arrays_that_no_vector_load_fits_and_margins():
         assert np.isnan(block[:5]).all() and np.isnan(block[-5:]).all()
 
 
+@pytest.mark.system
 def test_after_attention_and_prepared():
     """The whole way: attention(), its out and lse, the gradients; and again with new values."""
     host = seeded_qkv((2, 4, 21, 24), 30, kv_heads=2)
@@ -188,6 +192,7 @@ def simulated(arrays, **how):
     return call.launches, call.arrays, oracle
 
 
+@pytest.mark.system
 def test_the_sanitizer_is_silent():
     bias = np.random.default_rng(2).normal(size=(37, 53)).astype(np.float32)
     arrays = inputs((1, 4, 37, 20), 53, 2, causal=True, bias=bias)
@@ -199,6 +204,7 @@ def test_the_sanitizer_is_silent():
     assert oracle.judge().agrees
 
 
+@pytest.mark.system
 def test_counts():
     """7 products; a tile is read once for WARPS*ROWS rows; no bank conflicts, no atomics."""
     sectors, ffma = [], 0

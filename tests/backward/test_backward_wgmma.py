@@ -55,11 +55,13 @@ TURNS = [
     (330, 330, 64, False),
     (70, 400, 64, True),
 ]
-WIDE = [(3, (200, 330, 128, causal)) for causal in in_turns([False, True], 2)]
+WIDE = [(3, (200, 330, 128, causal)) for causal in (False, True)]
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("blocks", "case"), crossed([1, 3, 108], TURNS, each=2) + WIDE, ids=str)
+@pytest.mark.parametrize(
+    ("blocks", "case"), in_turns(crossed([1, 3, 108], TURNS, each=2) + WIDE, 2), ids=str
+)
 def test_blocks_take_turns(blocks, case, monkeypatch):
     """Tiles of a head in one round and in two, more and fewer of keys than of queries, and odd."""
     n, m, d, causal = case

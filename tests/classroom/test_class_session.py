@@ -6,13 +6,13 @@ import sys
 
 import pytest
 from kernelscope.backend import gpu_count
+from kernelscope.contest import Timing
 
 from attn_course.classroom import bonus, earn
 from attn_course.classroom.gpu_bonus import awarded, timed
 from attn_course.classroom.session import NotEarned
 from attn_course.exercises import ExerciseError, check, read_exercise, session
 from attn_course.exercises.exercise import problem_names
-from attn_course.measure.timing import Timing
 
 pytestmark = pytest.mark.system
 

@@ -7,6 +7,7 @@ from attn_course.classroom.proof import prove_problem
 from attn_course.exercises import read_exercise
 from attn_course.exercises.exercise import BEGIN, END, YOUR_CODE, problem_names
 from attn_devtools.mutants.share import part_of
+from attn_devtools.shares import in_turns
 
 pytestmark = pytest.mark.system
 
@@ -14,7 +15,7 @@ NAMES = problem_names()
 REPAIRS = [name for name in NAMES if name.startswith("ps4")]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_turns(NAMES, 3))
 def test_every_solution_earns_what_it_should(name):
     wrong = [
         f"{one.name}: {one.found or 'passed'}, expected {one.expected or 'a pass'}; "
@@ -37,7 +38,7 @@ def test_a_set_has_enough_solutions_to_prove_its_points(chosen):
     assert {problem.lesson for problem in chosen.problems} == {chosen.lesson}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in REPAIRS])
+@pytest.mark.parametrize("name", in_turns([name for name in NAMES if name not in REPAIRS], 2))
 def test_a_wrong_solution_passes_what_the_learner_sees(name):
     """So the hidden cases are needed; and three other correct solutions show that they are fair."""
     problem = read_exercise(name)

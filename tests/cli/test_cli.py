@@ -25,6 +25,7 @@ from attn_course.layers.verify import layer_name
 from attn_course.reference.dtypes import TOLERANCES
 from attn_devtools.bench import simulator_speed
 from attn_devtools.record import command as record
+from attn_devtools.shares import in_turns
 
 pytestmark = pytest.mark.system
 
@@ -54,7 +55,7 @@ def wrong_reference(monkeypatch):
     monkeypatch.setattr(reference, "attention", wrong)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", in_turns([*METHODS], 3))  # each command shares the way to run
 def test_run_agrees_and_writes_json(capsys, tmp_path, method):
     path, d = tmp_path / "result.json", 16 if steps_of(method)[0].maps else 9
     shape = ("--shape", f"1,2,17,{d}")
@@ -192,25 +193,28 @@ def test_the_traceback_is_there_when_asked_for(capsys, monkeypatch):
 
 
 def test_tour(capsys, tmp_path, monkeypatch):
-    """Every kernel, and three of the methods, each of which a test above runs."""
+    """A third of the kernels in turns, with those of the figures, and three of the methods; other
+    tests compare each of them with float64.
+    """
     few = ("naive", "rows_online", "flash_mma")
+    turn = in_turns(LADDER, 3)
+    ladder = [one for one in LADDER if one in turn or one.number in (2, 5)]
+    layers, backward = in_turns(LAYERS, 3), in_turns([*BACKWARD_METHODS], 3)
     monkeypatch.setattr(tour, "METHODS", few)
+    monkeypatch.setattr(tour, "LADDER", ladder)
+    monkeypatch.setattr(tour, "LAYERS", layers)
+    monkeypatch.setattr(tour, "BACKWARD_METHODS", {one: BACKWARD_METHODS[one] for one in backward})
     path = tmp_path / "tour.json"
     status, out, _ = call(
         capsys, "tour", "--quick", "--out", str(tmp_path / "figures"), "--json", str(path)
     )
-    steps = len(LADDER) + len(LAYERS) + len(few) + len(BACKWARD_METHODS)
+    names = [*(one.file for one in ladder), *map(layer_name, layers), *few, *backward]
     backend = resolve_backend()
     assert status == 0
     last = out.splitlines()[-1]
-    assert last == f"tour: {steps} steps, {steps} agree with float64, backend {backend}"
-    assert all(step.file in out for step in LADDER)
-    assert [s["name"] for s in json.loads(path.read_text())["steps"]] == [
-        *(step.file for step in LADDER),
-        *map(layer_name, LAYERS),
-        *few,
-        *BACKWARD_METHODS,
-    ]
+    assert last == f"tour: {len(names)} steps, {len(names)} agree with float64, backend {backend}"
+    assert all(name in out for name in names)
+    assert [s["name"] for s in json.loads(path.read_text())["steps"]] == names
     figures = {figure.name for figure in (tmp_path / "figures").iterdir()}
     assert figures == {"attention_window_0.png", "scores_in_tiles.png", "errors.png"}
 

@@ -44,6 +44,7 @@ def call(capsys, monkeypatch, folder):
         ("count", "global_load_sectors"),
         ("check", "add.cu: no findings"),
         ("trace", "z[i] = x[i] + y[i]"),
+        ("predict", "add on NVIDIA H200"),
     ],
 )
 def test_each_command_takes_a_file(call, command, shown):
@@ -67,7 +68,7 @@ def test_a_kernel_of_the_course_is_called_as_said_where_a_grid_is_given(call):
     assert status == 2 and "output_split needs one --arg for each" in err
 
 
-@pytest.mark.parametrize("command", ["run", "count", "check", "trace"])
+@pytest.mark.parametrize("command", ["run", "count", "check", "trace", "predict"])
 def test_the_two_kinds_of_call_are_kept_apart(call, command):
     status, _, err = call(command, "naive", "--grid", "1")
     assert status == 2 and "--grid: only for a kernel file" in err

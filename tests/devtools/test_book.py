@@ -207,13 +207,13 @@ def test_one_suite_on_two_gpus(tmp_path):
     add("2", "NVIDIA H100", "2026-01-02", 3.0)
     found = times_on_each_gpu("mlp", "mlp_fp32", tmp_path)
     assert list(found) == labels and found[label] == {"NVIDIA H200": 2.0, "NVIDIA H100": 3.0}
-    assert book.newest("mlp", tmp_path)["gpu"] == "NVIDIA H200"  # of one day, the course's
+    assert book.newest("mlp", tmp_path)["gpu"] == "NVIDIA H200"
     assert times_on_each_gpu("mlp", "no_such_layer", tmp_path) == {}
     del recorded["rows"][1]
     add("3", "NVIDIA H100", "2026-01-03", 4.0)
     found = times_on_each_gpu("mlp", "mlp_fp32", tmp_path)
     assert found == {label: {"NVIDIA H100": 4.0, "NVIDIA H200": 2.0}}
-    assert book.newest("mlp", tmp_path)["gpu"] == "NVIDIA H100"
+    assert book.newest("mlp", tmp_path)["gpu"] == "NVIDIA H200"  # the course's, however old
     recorded["rows"][0]["label"] = "another"
     add("4", "NVIDIA A100", "2026-01-01", 5.0)  # a record of other rows takes none away
     assert times_on_each_gpu("mlp", "mlp_fp32", tmp_path) == found

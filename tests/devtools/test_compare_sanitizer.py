@@ -211,8 +211,27 @@ def test_what_initcheck_does_not_see_of_wgmma_is_no_alarm():
         assert tool.alarms(spoilt) and not tool.unseen(spoilt)
 
 
+def test_what_racecheck_does_not_follow_is_no_alarm():
+    def row(name, **found):
+        report = {"tool": "racecheck", "build": "debug", "errors": 2, "outcome": "right"}
+        tools = [report | {"kinds": {"race": [22, 99]}} | found]
+        return [{"file": name, "ours": {"kinds": {}, "right": True}, "tools": tools}]
+
+    for name, reason in tool.FALSE_ALARMS.items():
+        assert tool.alarms(row(name)) == []
+        assert tool.false_alarms(row(name)) == {name: reason}
+        for spoilt in (
+            row("14_flash_mma.cu"),
+            row(name, tool="memcheck"),
+            row(name, outcome="wrong"),
+            row(name, kinds={"race": [22], "out-of-bounds": [3]}),
+        ):
+            assert tool.alarms(spoilt) and not tool.false_alarms(spoilt)
+
+
 def test_each_reason_is_of_a_file_that_there_is():
-    assert {name for name, _ in tool.REASONS_OF_FILES} <= set(runs.all_subjects())
+    subjects = set(runs.all_subjects())
+    assert {*(name for name, _ in tool.REASONS_OF_FILES), *tool.FALSE_ALARMS} <= subjects
 
 
 def test_a_verdict_without_a_reason_is_shown():

@@ -24,7 +24,9 @@ def taken(monkeypatch, rows=({},)):
     row = NOT_TIMED | {"shape": [1, 2, 3, 4], "candidates": {}}
     found = stamped("experiments", device=DEVICE, rows=[row | one for one in rows], tiles=row)
     monkeypatch.setattr(
-        record, "measurement", lambda name: (lambda q: calls.append(q) or found, lambda r: "table")
+        record,
+        "measurement",
+        lambda name, _: (lambda q: calls.append(q) or found, lambda r: "table"),
     )
     return calls
 
@@ -96,8 +98,8 @@ def test_a_failing_record_is_named_and_the_next_one_starts(monkeypatch, tmp_path
     monkeypatch.setattr(record, "gpu_count", lambda: 1)
     asked = []
 
-    def alone(name, out, quick, seconds, log):
-        asked.append((name, quick))
+    def alone(name, out, quick, seconds, log, without):
+        asked.append((name, quick, *without))
         return "FAILED with exit status 2\n  no luck" if name == "memory" else "taken"
 
     monkeypatch.setattr(record, "run_alone", alone)
@@ -110,6 +112,12 @@ def test_a_failing_record_is_named_and_the_next_one_starts(monkeypatch, tmp_path
     asked.clear()
     assert main.main(["record", "all", "--out", str(tmp_path)]) == 1
     assert [name for name, _ in asked] == list(record.ON_A_GPU)
+    asked.clear()
+    left = ["--without", "torch_flex", "--without", "torch"]
+    assert main.main(["record", "mlp", "gelu", "--out", str(tmp_path), *left]) == 0
+    assert asked == [(name, False, "torch_flex", "torch") for name in ("mlp", "gelu")]
+    assert main.main(["record", "mlp", "--out", str(tmp_path), "--without", "torch_flox"]) == 2
+    assert "no peer 'torch_flox' (did you mean 'torch_flex'?)" in capsys.readouterr().err
 
 
 def test_records_that_no_time_is_left_for_are_named(monkeypatch, tmp_path, capsys):
@@ -117,7 +125,7 @@ def test_records_that_no_time_is_left_for_are_named(monkeypatch, tmp_path, capsy
     now = [0.0]
     monkeypatch.setattr(record.time, "monotonic", lambda: now[0])
 
-    def alone(name, out, quick, seconds, log):
+    def alone(name, out, quick, seconds, log, without):
         now[0] += 70
         return "taken"
 

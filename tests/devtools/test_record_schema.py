@@ -8,10 +8,11 @@ import threading
 import msgspec
 import pytest
 
-from attn_course.cli import main, profile
+from attn_course.cli import main
 from attn_course.folders import course_folder
 from attn_course.measure import records
 from attn_devtools.bench import command as bench
+from attn_devtools.profile import command as profile
 from attn_devtools.record import command as record
 from attn_devtools.record import schema
 from attn_devtools.record.schema import SCHEMAS

@@ -16,8 +16,13 @@ module = sys.modules[diagnosis.__module__]
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """Time enough on a slow machine, and nothing known from another test."""
+    """Time enough on a slow machine."""
     monkeypatch.setattr(module, "SECONDS", 120.0)
+
+
+@pytest.fixture
+def nothing_known(monkeypatch):
+    """What another test has seen is not known."""
     monkeypatch.setattr(module, "_seen", {})
 
 
@@ -50,12 +55,7 @@ def diagnosed(name: str, text: str) -> tuple[str, str]:
         ("warp_max", "starts at zero", "agrees", {"largest": "best", "offset": "step"}),
         ("transpose_padded", "two columns more", "counters", {"tile": "buffer", "row": "line"}),
         ("block_sum", "the sum is not set to 0", "initialised", {"sum": "mine", "warp": "group"}),
-        (
-            "patient_c",
-            "only threads with a score wait",
-            "barriers",
-            {"score": "sum"},
-        ),
+        ("tile_dot", "the barrier only for threads with a row", "barriers", {"row": "mine"}),
     ],
 )
 def test_a_known_mistake_is_named_whatever_the_variables_are_called(name, called, broken, names):
@@ -90,7 +90,9 @@ def test_a_kernel_that_does_not_compile_or_end_has_no_diagnosis():
     assert diagnosed("add_ten", "no kernel") == ("compiles", "")
 
 
-def test_without_time_there_is_no_diagnosis_and_what_is_known_takes_none(monkeypatch):
+def test_without_time_there_is_no_diagnosis_and_what_is_known_takes_none(
+    nothing_known, monkeypatch
+):
     text = rewritten(wrong("add_ten", "no guard"))
     monkeypatch.setattr(module, "SECONDS", 0.0)
     assert diagnosed("add_ten", text) == ("in bounds", "")
@@ -100,7 +102,7 @@ def test_without_time_there_is_no_diagnosis_and_what_is_known_takes_none(monkeyp
     assert diagnosed("add_ten", text) == ("in bounds", "no guard")
 
 
-def test_only_wrong_solutions_of_the_same_property_are_run(monkeypatch):
+def test_only_wrong_solutions_of_the_same_property_are_run(nothing_known, monkeypatch):
     exercise, ran = read_exercise("add_ten"), []
     judgement = judge(exercise, wrong("add_ten", "no guard"))
 

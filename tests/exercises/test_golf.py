@@ -6,7 +6,7 @@ import pytest
 
 from attn_course.cli.main import main
 from attn_course.exercises import judge, read_exercise, session
-from attn_course.exercises.golf import COSTS, costs, known_standings, text_hash
+from attn_course.exercises.golf import COSTS, US, costs, known_standings, predicted, text_hash
 from attn_course.lessons.working_copy import PROGRESS, WorkingCopy
 
 pytestmark = pytest.mark.system
@@ -42,13 +42,26 @@ def test_a_pass_shows_its_standing_beside_the_reference_and_the_best(copy):
     best = min(known, key=lambda name: known[name]["total"])
     judgement = session.attempt(EXERCISE, EXERCISE.correct[0].text, copy)
     mine = known[EXERCISE.correct[0].name]
-    assert judgement.standings == {
+    counts = {
+        name: {cost: count for cost, count in costs.items() if cost != US}
+        for name, costs in judgement.standings.items()
+    }
+    assert counts == {
         "yours": mine,
         "reference": known["reference"],
         f"best known: {best}": known[best],
     }
     shown = repr(judgement)
     assert f"best known: {best}" in shown and f"{mine['total']:,}" in shown
+    assert [*judgement.standings["yours"]].index(US) == 2
+    one, reference = judgement.times
+    assert (one.us, reference.us) == tuple(
+        judgement.standings[name][US] for name in ("yours", "reference")
+    )
+    assert f"predicted microseconds{one.us:>18.3g}{reference.us:>12.3g}" in shown
+    assert f"{one.gpu}: limited by {one.limit}; the reference by {reference.limit}" in shown
+    kept = copy.progress()["transpose"].passes[text_hash(EXERCISE.correct[0].text)]
+    assert kept.us == one.us
     assert "best known" in judgement._repr_html_()
     assert max(map(len, shown.splitlines())) <= 100
     assert "best known" not in repr(session.attempt(EXERCISE, EXERCISE.wrong[0].text, copy))
@@ -62,6 +75,31 @@ def test_an_own_pass_can_be_the_best_known(copy):
     again = session.attempt(EXERCISE, f"{lean}\n// the same code, another text\n", copy)
     assert "best known: a kernel of yours" in again.standings
     assert len(copy.progress()["transpose"].passes) == 2 and mine.total > 1
+
+
+def test_a_pass_of_before_the_predictions_has_no_time(copy):
+    lean = EXERCISE.solution
+    session.attempt(EXERCISE, lean, copy)
+    old = {"total": 1, US: None}
+
+    def age(attempts):
+        for name, value in old.items():
+            setattr(attempts.passes[text_hash(lean)], name, value)
+
+    copy.note("transpose", age)
+    again = session.attempt(EXERCISE, f"{lean}\n// the same code, another text\n", copy)
+    assert US not in again.standings["best known: a kernel of yours"]
+    lines = repr(again).splitlines()
+    [head] = [line for line in lines if "golf" in line]
+    own = next(line for line in lines if line.startswith("  best known "))
+    assert len(head) == len(own) and not own[head.index(US) - 10 : head.index(US) + 2].strip()
+
+
+def test_a_kernel_with_conflicts_is_predicted_to_be_slower():
+    """The time is that of the text: the same products, with 32 times the wavefronts."""
+    texts = {one.name: one.text for one in EXERCISE.correct}
+    padded = predicted(EXERCISE, texts["a padded tile"])
+    assert predicted(EXERCISE, EXERCISE.solution).us > 1.05 * padded.us > 0
 
 
 def test_blanks_at_the_ends_of_lines_make_no_other_text():
@@ -78,6 +116,7 @@ def test_the_command_shows_the_passes_beside_the_known_solutions(copy, capsys):
     assert own["text"] == text_hash(EXERCISE.solution) and own["total"] == reference["total"]
     assert [row["total"] for row in rows] == sorted(row["total"] for row in rows)
     assert len(rows) == 2 + len(EXERCISE.correct)
+    assert own[US] == reference[US] == predicted(EXERCISE, EXERCISE.solution).us
     assert main(["golf", "transpose"]) == 0
     shown = capsys.readouterr().out
     assert f"{own['total']:,}" in shown and own["date"] in shown

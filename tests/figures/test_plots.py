@@ -145,3 +145,17 @@ def test_each_row_of_a_spread_has_a_scale_of_its_own():
     figure = figures.spread({"wide": [1.0, 2.0, 9.0], "narrow": [4.0, 4.001, 4.002]})
     wide, narrow = (axes.get_xlim() for axes in figure.axes)
     assert wide[1] - wide[0] > 3 > 0.01 > narrow[1] - narrow[0]
+
+
+def test_predictions_has_a_dot_a_case_and_refuses_what_does_not_fit():
+    measured, predicted = {"a": 2.0, "b": 50.0}, {"a": 3.0, "b": 5.0}
+    how = {"band": 0.3, "source": "s"}
+    axes = figures.predictions(measured, predicted, named={"b": "bad"}, **how).axes[0]
+    dots = axes.collections[-1].get_offsets()
+    assert sorted(map(tuple, dots)) == [(2.0, 3.0), (50.0, 5.0)]
+    assert [text.xy for text in axes.texts if text.get_text() == "bad"] == [(50.0, 5.0)]
+    assert axes.get_xlim() == axes.get_ylim() and axes.get_xlim()[0] < 2 < 50 < axes.get_xlim()[1]
+    with pytest.raises(ValueError, match="named"):
+        figures.predictions(measured, predicted, named={"c": "no"}, **how)
+    with pytest.raises(ValueError, match="cases"):
+        figures.predictions(measured, {"a": 1.0}, named={}, **how)

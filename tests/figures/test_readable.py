@@ -85,6 +85,18 @@ def examples():
         ),
     )
     yield "summary", drawing.summary(["shape", "us"], [["1,1,128,64", "2.0"]], source="a")
+    times = {"add n=1": 3.0, "sum n=2": 80.0, "scan n=3": 900.0}
+    yield (
+        "predictions",
+        figures.predictions(
+            times,
+            {name: us / 2 for name, us in times.items()},
+            named={"scan n=3": "scan"},
+            band=0.3,
+            source=SOURCE,
+            title="t",
+        ),
+    )
     yield "times_by_shape", figures.times_by_shape(SHAPES, TIMES, source="a", title="t")
     yield (
         "bank_maps",

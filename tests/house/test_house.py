@@ -29,6 +29,7 @@ ROOMS = (
     "ladder",
     "backward",
     "layers",
+    "parallel",
     "torch",
     "clinic",
     "measure",
@@ -50,8 +51,10 @@ ENGINE_ROOMS = (
         "machine",
         "compile",
         "module",
+        "contest",
         "numba",
         "triton",
+        "ranks",
         "watch",
         "timing",
         "differential",
@@ -79,6 +82,8 @@ ENGINE_FACES = (
     "numba",
     "triton",
     "timing",
+    "contest",
+    "ranks",
 )
 MOST_FIRST_NAMES = 30
 # A library and the only places that may import it.
@@ -437,10 +442,10 @@ def test_a_long_kernel_gives_its_reason(lines, reason, fault):
 
 
 def is_face(module: str) -> bool:
-    """A package, a room of the course, the engine's watchers, or the module of one lesson."""
+    """A package, a room of the course, the engine's watchers or timing, the module of a lesson."""
     parts = module.split(".")[1:]
     if len(parts) <= 1:
-        return not module.startswith("kernelscope.") or parts == ["watch"]
+        return not module.startswith("kernelscope.") or parts in (["watch"], ["timing"])
     return parts[0] == "lessons"
 
 
@@ -477,7 +482,16 @@ IMPORT_NAMES = {
     "ml-dtypes": {"ml_dtypes"},
 }
 # Libraries that a module uses where they happen to be there, inside a function that says so.
-OPTIONAL = {"torch", "triton", "numba", "numba_cuda", "nbgrader", "distributed", "filelock"}
+OPTIONAL = {
+    "torch",
+    "triton",
+    "numba",
+    "numba_cuda",
+    "nbgrader",
+    "distributed",
+    "filelock",
+    "mpi4py",
+}
 # Those of the extra `site`.
 OF_THE_SITE = {name for name, places in CONFINED.items() if places == ("attn_devtools.site",)}
 

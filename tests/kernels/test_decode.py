@@ -16,6 +16,7 @@ from attn_course.ladder.matrix_tiles import DECODE_TILES, decode_bytes, decode_c
 from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.steps import step
 from attn_devtools.agreement import assert_agrees
+from attn_devtools.shares import in_turns
 
 pytestmark = pytest.mark.system
 
@@ -89,17 +90,19 @@ def check(q, k, v, lengths, *, page=0, kv_layout="HND", options=(), **how):
     assert not out[~seen].any()
 
 
+# dtype, heads, kv_heads, n, d
+RAGGED = [
+    (BFLOAT16, 2, 2, 1, 64, {}),
+    (HALF, 4, 2, 2, 128, {"causal": True, "page": 16}),
+    (BFLOAT16, 8, 2, 3, 80, {"causal": True, "page": 48, "kv_layout": "NHD"}),
+    (BFLOAT16, 8, 1, 4, 256, {"causal": True}),
+    (HALF, 10, 2, 1, 64, {"page": 112, "kv_layout": "NHD"}),
+    (HALF, 1, 1, 4, 30, {"causal": True, "kv_layout": "NHD"}),
+]
+
+
 @pytest.mark.parametrize(
-    ("dtype", "heads", "kv_heads", "n", "d", "how"),
-    [
-        (BFLOAT16, 2, 2, 1, 64, {}),
-        (HALF, 4, 2, 2, 128, {"causal": True, "page": 16}),
-        (BFLOAT16, 8, 2, 3, 80, {"causal": True, "page": 48, "kv_layout": "NHD"}),
-        (BFLOAT16, 8, 1, 4, 256, {"causal": True}),
-        (HALF, 10, 2, 1, 64, {"page": 112, "kv_layout": "NHD"}),
-        (HALF, 1, 1, 4, 30, {"causal": True, "kv_layout": "NHD"}),
-    ],
-    ids=str,
+    ("dtype", "heads", "kv_heads", "n", "d", "how"), in_turns(RAGGED, 2), ids=str
 )
 def test_ragged_lengths(dtype, heads, kv_heads, n, d, how):
     """32 rows are two blocks' of 16; 30 columns are copied element by element."""
@@ -188,10 +191,10 @@ def test_counts(d):
     """Each byte of K and V is read once, whatever the group; conflicts in no tile."""
     products, bulk = [], d == 256
     for heads in (2, 16):
-        q, k, v = inputs(BFLOAT16, 1, heads, 2, 1, 512, d)
+        q, k, v = inputs(BFLOAT16, 1, heads, 2, 1, 256, d)
         with observe(Counters()) as seen:
             attention(q, k, v, "decode", options=("-DBLOCKS=4",))
-        of_cache = 2 * 2 * 512 * d * 2
+        of_cache = 2 * 2 * 256 * d * 2
         others = q.nbytes + 4 * 2 * 16 * (d + 8) * 4 + 4 * 4
         assert of_cache < seen.totals["unique_global_bytes_read"] <= of_cache + others
         assert seen.totals["async_copy_requests"] * 32 * 16 == (0 if bulk else of_cache)
@@ -199,7 +202,7 @@ def test_counts(d):
         assert seen.totals["global_atomic_requests"] == 4
         assert seen.totals["shared_load_conflicts"] == seen.totals["shared_store_conflicts"] == 0
         products.append(seen.totals["tensor_instructions"])
-    assert products[0] == products[1] == 2 * 512 // 16 * (2 * d // 16 + 2 * d // 16)
+    assert products[0] == products[1] == 2 * 256 // 16 * (2 * d // 16 + 2 * d // 16)
 
 
 # -- what is chosen, and what is refused -----------------------------------------------------------

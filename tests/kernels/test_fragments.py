@@ -18,7 +18,7 @@ from attn_course.ladder.steps import step
 from attn_course.measure.hardware.disassembly import count_operations, machine_code
 from attn_course.reference.comparison import compare
 from attn_devtools.agreement import assert_agrees
-from attn_devtools.shares import crossed
+from attn_devtools.shares import crossed, in_turns
 
 pytestmark = pytest.mark.system
 
@@ -124,7 +124,7 @@ def test_no_bank_conflicts(dtype, d):
         assert seen.totals["shared_load_conflicts"] == (8 if (dtype, d) == (BFLOAT16, 16) else 0)
 
 
-@pytest.mark.parametrize("file", ["13_flash_wmma", "14_flash_mma", "15_flash_tf32x3"])
+@pytest.mark.parametrize("file", in_turns(["13_flash_wmma", "14_flash_mma", "15_flash_tf32x3"], 3))
 def test_the_compiler_makes_the_tensor_instructions_that_are_counted(file):
     """Written out in the code as often as in the PTX: every loop of products is unrolled."""
     row = step(file)
@@ -195,7 +195,7 @@ TILES = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "tile"), TILES, ids=str)
+@pytest.mark.parametrize(("dtype", "tile"), in_turns(TILES, 3), ids=str)
 def test_tiles_of_the_table(dtype, tile):
     """The first of each width, which the simulator's own device has no use for or no room.
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from kernelscope.contest import Replay
 from kernelscope.events import observe
 from kernelscope.watch.counters.counters import Counters
 from record_harness import stamped
@@ -20,7 +21,6 @@ from attn_course.ladder.steps import Device, Problem, step
 from attn_course.lessons import lesson10_ablations as lesson
 from attn_course.measure import benchmarks, candidates, records
 from attn_course.measure.benchmarks import float64_attention
-from attn_course.measure.timing import Replay
 from attn_course.reference.comparison import compare
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv

@@ -5,6 +5,7 @@ from record_harness import stamped
 from attn_course.lessons import lesson13_profile
 from attn_course.measure.hardware import nsight
 from attn_course.measure.records import kernel_hash
+from attn_devtools.profile import ncu
 from attn_devtools.record import profile_metrics, schema
 
 SMALL = nsight.Target(3, (2, 61, 77, 37))
@@ -80,8 +81,7 @@ def test_a_record_keeps_what_it_asked_for(monkeypatch):
         assert set(nsight.PROFILING) <= set(metrics)
         everything = dict.fromkeys(metrics, 1) | {"launch__sm_count": 7, "of no use": 1}
         return [
-            nsight.Profile(t.launch.entry, t.launch.grid, t.launch.block, everything)
-            for t in targets
+            ncu.Profile(t.launch.entry, t.launch.grid, t.launch.block, everything) for t in targets
         ]
 
     monkeypatch.setattr(profile_metrics, "collect", collect)

@@ -4,15 +4,16 @@ import subprocess
 import types
 
 import pytest
+from kernelscope.contest import HOW, TimingError
+from kernelscope.contest import turns as timing
 from record_harness import stamped
 from record_harness import timing as timing_record
 
 from attn_course.figures import timing as timing_figures
 from attn_course.lessons import lesson05_timing
 from attn_course.lessons.lesson05_timing import EXPERIMENTS, REPORT_SHAPES, measured
-from attn_course.measure import records, timing
+from attn_course.measure import records
 from attn_course.measure.records import RecordError
-from attn_course.measure.timing import HOW, TimingError
 
 
 def test_without_a_gpu_an_experiment_is_read_from_its_newest_record(no_gpu, tmp_path):

@@ -4,12 +4,12 @@ import types
 
 import numpy as np
 import pytest
+from kernelscope.contest import Replay, TimingError
 
 from attn_course import reference
 from attn_course.measure import benchmarks, candidates
 from attn_course.measure.benchmarks import Entrants, float64_attention, run_benchmark
 from attn_course.measure.candidates import BaselineRefuses, Kernels, Part
-from attn_course.measure.timing import Replay, TimingError
 from attn_course.reference.inputs import seeded_qkv
 
 EXPECTED = np.random.default_rng(3).standard_normal((1, 2, 5, 4))

@@ -2,9 +2,10 @@
 
 import pytest
 from kernelscope.compile import compile_cubin
+from kernelscope.timing import cubin_registers
 
 from attn_course.measure.hardware.devices import MULTIPROCESSORS
-from attn_course.measure.hardware.occupancy import compiled_registers, cubin_registers, occupancy
+from attn_course.measure.hardware.occupancy import compiled_registers, occupancy
 
 HUNGRY = """extern "C" __global__ void __launch_bounds__(THREADS) hungry(float* x)
 {

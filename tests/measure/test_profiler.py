@@ -8,11 +8,12 @@ from kernelscope.watch.counters.counters import Counters
 from record_harness import stamped
 
 from attn_course.cli import main
-from attn_course.cli.profile import target_of
 from attn_course.ladder.steps import Device, Geometry, Problem, step
 from attn_course.measure import records as results
 from attn_course.measure.hardware import nsight
 from attn_course.measure.records import RecordError, caption, is_current, stale_kernels
+from attn_devtools.profile import ncu
+from attn_devtools.profile.command import target_of
 from attn_devtools.record import compare_counters, counter_probes
 
 # As `ncu --csv --page raw --print-units base` prints it: its own remarks, a line of names, a line
@@ -39,7 +40,7 @@ SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 
 
 def test_ncu_rows_become_profiles():
-    first, second = nsight.parse_csv(CSV)
+    first, second = ncu.parse_csv(CSV)
     assert first.kernel == "scores_naive" and first.grid == (7, 7, 24)
     assert first.block == (32, 32, 1)
     # "n/a" was not measured and is left out.
@@ -50,24 +51,24 @@ def test_ncu_rows_become_profiles():
 
 
 def test_profiles_must_be_of_the_launches_asked_for():
-    profiles = nsight.parse_csv(CSV)
-    assert nsight.match(profiles, LAUNCHES) == profiles
-    with pytest.raises(nsight.ProfilerError, match="expected were"):
-        nsight.match(profiles, LAUNCHES[::-1])
-    with pytest.raises(nsight.ProfilerError, match="expected were"):
-        nsight.match(profiles[:1], LAUNCHES)
+    profiles = ncu.parse_csv(CSV)
+    assert ncu.match(profiles, LAUNCHES) == profiles
+    with pytest.raises(ncu.ProfilerError, match="expected were"):
+        ncu.match(profiles, LAUNCHES[::-1])
+    with pytest.raises(ncu.ProfilerError, match="expected were"):
+        ncu.match(profiles[:1], LAUNCHES)
     wrong = [LAUNCHES[0], Geometry("scores_tiled", (13, 13, 23), (16, 16, 1))]
-    with pytest.raises(nsight.ProfilerError, match="asked for was"):
-        nsight.match(profiles, wrong)
-    with pytest.raises(nsight.ProfilerError, match="no table"):
-        nsight.parse_csv("==ERROR== nothing")
+    with pytest.raises(ncu.ProfilerError, match="asked for was"):
+        ncu.match(profiles, wrong)
+    with pytest.raises(ncu.ProfilerError, match="no table"):
+        ncu.parse_csv("==ERROR== nothing")
 
 
 def test_metrics_that_ncu_does_not_know_are_found_in_its_complaint():
     asked = ["smsp__inst_executed.sum", "smsp__made_up.sum"]
     complaint = "==ERROR== Failed to find metric smsp__made_up.sum\n"
-    assert nsight.unknown_metrics(complaint, asked) == asked[1:]
-    assert nsight.unknown_metrics("==PROF== smsp__made_up.sum profiled\n", asked) == []
+    assert ncu.unknown_metrics(complaint, asked) == asked[1:]
+    assert ncu.unknown_metrics("==PROF== smsp__made_up.sum profiled\n", asked) == []
 
 
 def fake_ncu(folder, body):
@@ -84,7 +85,7 @@ def fake_ncu(folder, body):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs executable scripts")
 def test_a_run_drops_unknown_metrics_and_reads_the_rest(tmp_path, monkeypatch):
-    ncu = fake_ncu(
+    fake = fake_ncu(
         tmp_path,
         f"""
 if 'smsp__made_up.sum' in metrics:
@@ -95,21 +96,21 @@ assert args[-2:] == ['program', 'plan']
 print({CSV!r})
 """,
     )
-    monkeypatch.setattr(nsight, "find_ncu", lambda: ncu)
+    monkeypatch.setattr(ncu, "find_ncu", lambda: fake)
     asked = [SECTORS, "smsp__made_up.sum"]
-    found = nsight.run_ncu(["program", "plan"], LAUNCHES, asked)
+    found = ncu.run_ncu(["program", "plan"], LAUNCHES, asked)
     assert [profile.metrics[SECTORS] for profile in found] == [61114368, 978432]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs executable scripts")
 def test_a_refused_or_missing_ncu_is_one_clear_error(tmp_path, monkeypatch):
-    ncu = fake_ncu(tmp_path, "print('==ERROR== ERR_NVGPUCTRPERM - no permission'); sys.exit(1)")
-    monkeypatch.setattr(nsight, "find_ncu", lambda: ncu)
-    with pytest.raises(nsight.ProfilerError, match="administrator"):
-        nsight.run_ncu(["x"], LAUNCHES, [SECTORS])
-    monkeypatch.setattr(nsight, "find_ncu", lambda: None)
-    with pytest.raises(nsight.ProfilerError, match="not on the PATH"):
-        nsight.run_ncu(["x"], LAUNCHES, [SECTORS])
+    fake = fake_ncu(tmp_path, "print('==ERROR== ERR_NVGPUCTRPERM - no permission'); sys.exit(1)")
+    monkeypatch.setattr(ncu, "find_ncu", lambda: fake)
+    with pytest.raises(ncu.ProfilerError, match="administrator"):
+        ncu.run_ncu(["x"], LAUNCHES, [SECTORS])
+    monkeypatch.setattr(ncu, "find_ncu", lambda: None)
+    with pytest.raises(ncu.ProfilerError, match="not on the PATH"):
+        ncu.run_ncu(["x"], LAUNCHES, [SECTORS])
 
 
 def test_every_target_runs_on_the_simulator_as_it_would_under_ncu():
@@ -125,7 +126,7 @@ def test_a_copy_copies():
 
 def test_a_plan_names_every_kind_of_target():
     targets = [nsight.Target(2, (1, 2, 3, 4), ("-DPAD=0",)), nsight.CopyTarget(7)]
-    assert nsight.planned(nsight.plan_of(targets)) == targets
+    assert ncu.planned(ncu.plan_of(targets)) == targets
 
 
 # -- records ---------------------------------------------------------------------------------------
@@ -143,14 +144,18 @@ def project(tmp_path):
     return kernels, tmp_path / "results", record
 
 
-def test_a_record_is_written_by_gpu_and_read_back(project):
+def test_a_record_is_written_by_gpu_and_read_back(project, monkeypatch):
     _, root, record = project
     path = results.write_record(record, "profile", root)
     assert path == root / "h200" / "profile.json"
     assert results.read_record(path) == record
     results.write_record(record | {"date": "2026-03-01", "gpu": "Tesla T4"}, "profile", root)
     results.write_record(record | {"kind": "times"}, "times", root)
-    assert [r["gpu"] for r in results.records("profile", root)] == ["Tesla T4", "NVIDIA H200"]
+    # that of the course's GPU, however old
+    assert [r["gpu"] for r in results.records("profile", root)] == ["NVIDIA H200", "Tesla T4"]
+    monkeypatch.setattr(results, "gpu_count", lambda: 1)
+    monkeypatch.setattr(results, "gpu_identity", lambda: {"gpu": "Tesla T4"})
+    assert results.newest_record("profile", root)["gpu"] == "Tesla T4"  # this machine's
 
 
 def test_what_is_no_record_is_refused_by_name(project, tmp_path):
@@ -372,7 +377,7 @@ def test_atomics_of_a_probe_are_compared_and_loops_are_named():
         )
         if probe.space == "global":  # atomics and reductions add up
             metrics[compare_counters.ATOMIC_METRICS["global_atomic_requests"][1]] = 0
-        profile = nsight.Profile("k", (1,), (1,), metrics)
+        profile = ncu.Profile("k", (1,), (1,), metrics)
         counters = compare_counters.compare(probe, profile, totals)["counters"]
         return {counters[name]["verdict"] for name in counters if "atomic" in name}
 
@@ -386,19 +391,19 @@ def test_atomics_of_a_probe_are_compared_and_loops_are_named():
 
 
 def test_metrics_are_asked_of_ncu(monkeypatch, tmp_path):
-    ncu = tmp_path / "ncu"
-    ncu.write_text(
+    fake = tmp_path / "ncu"
+    fake.write_text(
         "#!/bin/sh\necho 'Metric Name  Type'\necho 'l1tex__b_op_red  Counter'\n"
         "echo 'l1tex__a_op_atom  Counter'\necho 'smsp__inst_executed  Counter'\n"
     )
-    ncu.chmod(0o755)
-    monkeypatch.setattr(nsight, "find_ncu", lambda: ncu)
+    fake.chmod(0o755)
+    monkeypatch.setattr(ncu, "find_ncu", lambda: fake)
     assert compare_counters.known_metrics("_op_(atom|red)") == [
         "l1tex__a_op_atom.sum",
         "l1tex__b_op_red.sum",
     ]
-    monkeypatch.setattr(nsight, "find_ncu", lambda: None)
-    with pytest.raises(nsight.ProfilerError, match="not on the PATH"):
+    monkeypatch.setattr(ncu, "find_ncu", lambda: None)
+    with pytest.raises(ncu.ProfilerError, match="not on the PATH"):
         compare_counters.known_metrics("x")
 
 
@@ -411,7 +416,7 @@ def test_expanding_operations_are_read_from_the_code():
 def profile_of(totals):
     metrics = {metric: totals[name] for name, metric in nsight.COUNTER_METRICS.items()}
     metrics["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"] += 5000  # arbitration
-    return nsight.Profile("k", (1,), (1,), metrics)
+    return ncu.Profile("k", (1,), (1,), metrics)
 
 
 def test_ldmatrix_counts_among_the_loads_of_shared_memory():
@@ -421,7 +426,7 @@ def test_ldmatrix_counts_among_the_loads_of_shared_memory():
     loads = "shared_load_requests", "shared_load_wavefronts"
     metrics = {nsight.COUNTER_METRICS[loads[0]]: 3, matrices[loads[0]]: 2}
     metrics |= {waves[loads[1]]: 4, matrices[loads[1]]: 5}
-    found = compare_counters.measured(nsight.Profile("k", (1,), (1,), metrics), totals)
+    found = compare_counters.measured(ncu.Profile("k", (1,), (1,), metrics), totals)
     assert [found[name] for name in (*loads, "shared_load_conflicts")] == [5, 9, 2]
 
 
@@ -429,7 +434,7 @@ def test_pairs_of_halves_are_no_products_of_matrices():
     totals = dict.fromkeys(nsight.COUNTER_METRICS, 0)
     name = "tensor_instructions"
     metrics = {nsight.COUNTER_METRICS[name]: 9, compare_counters.PAIRS_OF_HALVES: 2}
-    profile = nsight.Profile("k", (1,), (1,), metrics)
+    profile = ncu.Profile("k", (1,), (1,), metrics)
     assert compare_counters.measured(profile, totals)[name] == 7
     assert judged(7, 7, name) == "equal" and judged(9, 7, name) == "MISSED"
 

@@ -5,6 +5,8 @@ but the time.
 import cupy
 import numpy as np
 import pytest
+from kernelscope.contest import Replay
+from kernelscope.contest import turns as timing
 
 from attn_course.ladder.methods import METHODS, dtypes_of
 from attn_course.ladder.steps import Device
@@ -14,9 +16,7 @@ from attn_course.measure import (
     benchmarks,
     candidates,
     records,
-    timing,
 )
-from attn_course.measure.timing import Replay
 from attn_devtools.bench import attention
 from attn_devtools.bench.attention import PIPELINES, AttentionSuite, SuiteRow
 from attn_devtools.record import ablation_times, schema, tile_model

@@ -23,7 +23,8 @@ from kernelscope.timing.measure import replay_times
 
 from attn_course.folders import checkout
 from attn_course.ladder.problem import Geometry
-from attn_course.measure.hardware.nsight import ProfilerError, run_ncu
+
+from .profile.ncu import ProfilerError, run_ncu
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "kernelscope/tools"))
 from time_model import NCU_UNITS, HeldOut, held_out  # noqa: E402 - a tool, in no package

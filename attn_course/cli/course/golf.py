@@ -8,7 +8,16 @@ from msgspec.structs import asdict
 from attn_course.classroom.grading.golf import class_golf
 from attn_course.classroom.grading.gradebook import printable
 from attn_course.exercises.exercise import read_exercise
-from attn_course.exercises.golf import TOTAL, known_standings, text_hash
+from attn_course.exercises.golf import (
+    COLUMNS,
+    TOTAL,
+    known_standings,
+    known_texts,
+    predicted,
+    text_hash,
+    with_time,
+)
+from attn_course.exercises.judgement import written
 from attn_course.figures import table
 from attn_course.lessons.working_copy import Attempts
 
@@ -21,7 +30,8 @@ def add(parsers) -> None:
         help="rank the kernels that pass an exercise by their counts",
         description="Show what your kernels that passed cost in the largest case, beside the known "
         "solutions: sectors of global memory, wavefronts of shared memory, instructions, and their "
-        "sum. The simulator counts, so that every machine agrees.",
+        "sum, which ranks them. The simulator counts, so that every machine agrees. Beside them "
+        "stands the time that is predicted for an H200.",
         epilog="Submissions are FOLDER/STUDENT.cu, or FOLDER/STUDENT/answers/NAME.cu of working "
         "copies.",
     )
@@ -37,7 +47,11 @@ def add(parsers) -> None:
 
 def execute(arguments) -> int:
     exercise, say = read_exercise(arguments.name), printer(arguments.json)
-    rows = [{"kernel": name, **costs} for name, costs in known_standings(exercise)]
+    texts = known_texts(exercise)
+    rows = [
+        {"kernel": name, **with_time(costs, predicted(exercise, texts[name]).us)}
+        for name, costs in known_standings(exercise)
+    ]
     failed = []
     if arguments.submissions:
         for student, text, found in class_golf(exercise, arguments.submissions):
@@ -48,16 +62,15 @@ def execute(arguments) -> int:
         passes = copy.progress().get(exercise.name, Attempts()).passes
         rows += [{"kernel": "yours", "text": text, **asdict(one)} for text, one in passes.items()]
     rows.sort(key=lambda row: row[TOTAL])
-    heads = ("kernel", "text", "date", "sectors", "wavefronts", "instructions", TOTAL)
-    cells = [[_cell(row.get(head, "")) for head in heads] for row in rows]
-    say(
-        f"{exercise.name}, {exercise.setups[-1].label}\n\n{table(heads, cells, right=(3, 4, 5, 6))}"
-    )
+    heads = ("kernel", "text", "date", *COLUMNS)
+    cells = [[_cell(row.get(head)) for head in heads] for row in rows]
+    shown = table(heads, cells, right=range(3, len(heads)))
+    say(f"{exercise.name}, {exercise.setups[-1].label}\n\n{shown}\n\nus: predicted for an H200")
     for row in failed:
         say(f"{row['kernel']} {row['reason']}")
     write_json(arguments.json, {"exercise": exercise.name, "standings": rows, "failed": failed})
     return 1 if failed else 0
 
 
-def _cell(value: int | str) -> str:
-    return value if isinstance(value, str) else f"{value:,}"
+def _cell(value: float | str | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else written(value)

@@ -29,12 +29,20 @@ def machine_code(
         CompileError: as compile_cubin.  KeyError: no such kernel in the file.
         BackendError: as disassembled().
     """
+    return of_kernel(disassembled(cubin_of(file, options, arch)), file, entry)
+
+
+def cubin_of(file: str, options: tuple[str, ...], arch: str) -> bytes:
+    """Return what the compiler makes of a file as kernel_path() takes it."""
     path = kernel_path(file)
     source = path.read_text(encoding="utf-8")
-    cubin = compile_cubin(source, path.name, options, arch, folder=str(path.parent)).cubin
-    found = disassembled(cubin)
+    return compile_cubin(source, path.name, tuple(options), arch, folder=str(path.parent)).cubin
+
+
+def of_kernel(found: dict, file: str, entry: str):
+    """Return what a cubin says of a kernel. UnknownNameError lists the kernels of the file."""
     if entry not in found:
-        raise UnknownNameError(f"no kernel {entry!r} in {path.name}; there are: {', '.join(found)}")
+        raise UnknownNameError(f"no kernel {entry!r} in {file}; there are: {', '.join(found)}")
     return found[entry]
 
 

@@ -5,21 +5,16 @@ units of 256, shared memory in units of 128 bytes, of which a block's bookkeepin
 (compute capability 8.0 and later).
 """
 
-import io
-import struct
 from dataclasses import dataclass
 
-from kernelscope.compile import compile_cubin
-from kernelscope.errors import UnknownNameError
-
-from attn_course.ladder.headers import kernel_path
+from kernelscope.timing import cubin_registers
 
 from .devices import MULTIPROCESSORS, Multiprocessor
+from .disassembly import cubin_of, of_kernel
 
 WARP = 32
 REGISTER_UNIT = 256  # registers that a warp is given at a time
 SHARED_UNIT, SHARED_RESERVED = 128, 1024
-SIZED_VALUE, REGISTER_COUNT = 0x04, 0x2F  # in a cubin's .nv.info: EIFMT_SVAL, EIATTR_REGCOUNT
 
 
 @dataclass(frozen=True)
@@ -58,36 +53,7 @@ def compiled_registers(
     Raises:
         CompileError: as compile_cubin.  KeyError: no such kernel in the file.
     """
-    path = kernel_path(file)
-    source = path.read_text(encoding="utf-8")
-    cubin = compile_cubin(source, path.name, tuple(options), arch, folder=str(path.parent)).cubin
-    found = cubin_registers(cubin)
-    if entry not in found:
-        raise UnknownNameError(f"no kernel {entry!r} in {path.name}; there are: {', '.join(found)}")
-    return found[entry]
-
-
-def cubin_registers(cubin: bytes) -> dict[str, int]:
-    """Kernel name -> registers a thread, from the attributes in a cubin's .nv.info section.
-
-    An attribute is a byte that says how it is laid out, a byte that says what it is, and two bytes
-    of length or value; the register count is a symbol number and a count, 4 bytes each.
-    """
-    from elftools.elf.elffile import ELFFile
-
-    elf = ELFFile(io.BytesIO(cubin))
-    symbols = elf.get_section_by_name(".symtab")
-    data, found, at = elf.get_section_by_name(".nv.info").data(), {}, 0
-    while at + 4 <= len(data):
-        layout, attribute, length = struct.unpack_from("<BBH", data, at)
-        at += 4
-        if layout != SIZED_VALUE:
-            continue
-        if attribute == REGISTER_COUNT:
-            symbol, count = struct.unpack_from("<II", data, at)
-            found[symbols.get_symbol(symbol).name] = count
-        at += length
-    return found
+    return of_kernel(cubin_registers(cubin_of(file, options, arch)), file, entry)
 
 
 def occupancy(

@@ -1,9 +1,10 @@
 """Run, count, check and trace CUDA kernels, on a GPU through CuPy or on a CPU, thread by thread.
 
 Here is what a first use needs. More is in the packages that are public beside this one: `errors`,
-`watch` (all observers), `module` (launches, limits of shared memory), `compile` (CUDA C to PTX or
-cubin), `ptx` (its text), `project` (what a package with kernels of its own says once), `numba` and
-`triton` (kernels in Python).
+`watch` (all observers), `timing` (times on a GPU, predicted), `module` (launches, limits of shared
+memory), `compile` (CUDA C to PTX or cubin), `ptx` (its text), `project` (what a package with
+kernels of its own says once), `numba` and `triton` (kernels in Python), `ranks` (several GPUs, or
+threads in their place).
 
 ptx reads PTX, isa knows its operations, translate turns it into NumPy, machine runs it, compile
 calls NVRTC, module offers CuPy's RawModule on either backend, watch observes a simulated run.

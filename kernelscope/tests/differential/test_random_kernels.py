@@ -201,12 +201,12 @@ def test_a_reduction_over_the_wrong_lanes_is_found(monkeypatch):
     def whole_warp(operation, value, lanes, members):
         return reduce(operation, value, lanes, warps.ballot(np.bool_(True), lanes, ALL_LANES))
 
-    kernels = [random_kernel(seed) for seed in range(8)]
+    kernels = [random_kernel(seed) for seed in (0, 6)]  # both reduce in part of a warp
     expected = [kernel.expected() for kernel in kernels]
     reduce = warps.reduce
     monkeypatch.setattr(warps, "reduce", whole_warp)
     found = launch(kernels, "optimised")
-    assert sum(differing(*pair) > 0 for pair in zip(found, expected, strict=True)) > 1
+    assert all(differing(*pair) > 0 for pair in zip(found, expected, strict=True))
 
 
 # --- the oracle's own arithmetic ------------------------------------------------------------------

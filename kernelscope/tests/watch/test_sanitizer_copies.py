@@ -5,7 +5,7 @@ from kernelscope import events
 from kernelscope.ptx.source_module import SourceModule
 from kernelscope.ptx.syntax import Function, Immediate, Instruction, Module
 from kernelscope.watch import Sanitizer
-from watch_harness import run
+from watch_harness import kernels, launch
 
 
 class OneBlock(events.MachineView):
@@ -150,14 +150,15 @@ def test_a_source_is_not_overwritten_while_it_is_copied():
         __pipeline_memcpy_async(&s[t], &a[t], 4); __pipeline_commit(); FIRST
         __pipeline_wait_prior(0); THEN b[t] = s[t];"""
 
-    def found(first="", then=""):
-        text = body.replace("FIRST", first).replace("THEN", then)
-        return run(text, Sanitizer(), head="#include <cuda_pipeline.h>").findings
-
-    for text in ("a[t] = 2;", "((char*)a)[4 * t + 3] = 2;", "atomicAdd(&a[t], 1);"):
-        (one,) = found(text)
+    after = "__syncthreads(); a[63 - t] = 2;"  # a barrier waits for no copy
+    own = ("a[t] = 2;", "((char*)a)[4 * t + 3] = 2;", "atomicAdd(&a[t], 1);")
+    pairs = [*((one, "") for one in (*own, after)), ("a[64 + t] = 2; b[t] = 3;", "a[t] = 2;")]
+    bodies = tuple(body.replace("FIRST", one).replace("THEN", then) for one, then in pairs)
+    made = kernels(bodies, "#include <cuda_pipeline.h>").values()
+    *racing, barrier, clean = (launch(kernel, Sanitizer()).findings for kernel in made)
+    for (one,) in racing:
         assert (one.kind, one.array, one.count) == ("race", "a", 64)
         assert "may still be reading it" in one.message
-    (one,) = found("__syncthreads(); a[63 - t] = 2;")  # a barrier waits for no copy
+    (one,) = barrier
     assert "may still be reading it" in one.message
-    assert found("a[64 + t] = 2; b[t] = 3;", "a[t] = 2;") == []
+    assert clean == []

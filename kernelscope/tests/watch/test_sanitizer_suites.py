@@ -324,21 +324,27 @@ BARRIERS = {  # name: findings, their line in the functions above (or, below 0, 
 
 
 HANG = "auto g = cg::this_grid(); if (blockIdx.x == 0)\ng.sync();\nb[t] = 1;"
+WAIT = "__device__ void wait() { cg::this_grid().sync(); }\n"
 
 
 @pytest.fixture(scope="module")
 def barriers():
-    """launch(name, grid): the findings of a body, and its first line; all are compiled at once."""
-    code, first, names = FUNCTIONS, {}, {}
-    for name, body in [*((name, row[2]) for name, row in BARRIERS.items()), ("hang", HANG)]:
+    """launch(name, grid): the findings of a body, and its first line; all are compiled at once.
+
+    watched: under the sanitizer.
+    """
+    code, first, names = FUNCTIONS + WAIT, {}, {}
+    others = [("hang", HANG), ("hang apart", "if (blockIdx.x == 0)\nwait();\nb[t] = 1;")]
+    for name, body in [*((name, row[2]) for name, row in BARRIERS.items()), *others]:
         names[name] = f"k{len(first)}"
         code += f'extern "C" __global__ void {names[name]}(int* b) {{ const int t = threadIdx.x;\n'
         first[name] = len(code.splitlines()) + 1
         code += body + "\n}\n"
     module = RawModule(code=code, backend="simulator")
 
-    def launch(name, grid=1):
-        with observe(Sanitizer()) as seen:
+    def launch(name, grid=1, watched=True):
+        seen = Sanitizer()
+        with observe(*[seen] * watched):
             module.get_function(names[name])((grid,), (64,), (np.zeros(64, np.int32),))
         return seen.findings, first[name]
 
@@ -359,10 +365,8 @@ def test_a_grid_barrier_that_some_blocks_skip(barriers):
     found, first = barriers("hang", grid=2)
     assert [(one.kind, one.line) for one in found] == [("divergent-barrier", first + 1)]
     assert "other blocks of the grid" in found[0].message and "all blocks" in found[0].remedy
-    head = CG + "__device__ void wait() { cg::this_grid().sync(); }\n"
-    kernel = kernels(("if (blockIdx.x == 0)\nwait();\nb[threadIdx.x] = 1;",), head)
     with pytest.raises(Hang, match=r"hangs at kernel\.cu:\d+ `.*\.sync\(\);"):
-        next(iter(kernel.values()))((2,), (64,), (np.zeros(64, np.int32),) * 2)
+        barriers("hang apart", grid=2, watched=False)
 
 
 def test_a_recursion_without_end_is_named_though_it_calls_others_last():

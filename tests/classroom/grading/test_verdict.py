@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hostile_class import PROBLEM, SET, solved, without_nvrtc, write_class
+from hostile_class import PROBLEM, SET, without_nvrtc, write_class
 
 from attn_course.classroom.grading import best_sandbox, grade_class, verdict
 from attn_course.classroom.grading.confined.sandbox import ProcessOutcome, SandboxError
@@ -233,9 +233,16 @@ def test_a_judge_without_nvrtc_grades_nobody(tmp_path, monkeypatch, capsys):
     assert not list((tmp_path / "grades").rglob("results/*/*.json"))
 
 
+JUDGED = """
+import sys
+from attn_course.classroom.grading.verdict import own_points
+print(own_points(*sys.argv[1:]).rows[0].reason)
+"""
+
+
 @pytest.mark.system
 def test_packages_in_the_user_site_cost_no_points(tmp_path):
-    """Where the sandbox does not let the judge read them, nobody is graded."""
+    """The judge finds NumPy and the compiler there; else it gives no answer, and no points."""
     base = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
     if not base.exists() or sys.prefix == sys.base_prefix:
         pytest.skip("this Python is in no virtual environment")
@@ -244,22 +251,13 @@ def test_packages_in_the_user_site_cost_no_points(tmp_path):
     inside = user / packages.relative_to(sys.prefix)
     inside.parent.mkdir(parents=True)
     inside.symlink_to(packages)
-    (tmp_path / f"ann_{SET}.ipynb").write_text(json.dumps(solved()))
     environment = os.environ | {"HOME": str(user.parent), "PYTHONUSERBASE": str(user)}
-    command = [str(base), "-m", "attn_course.cli", "grade", str(tmp_path)]
-    ended = subprocess.run(
-        [*command, "--json", str(tmp_path / "out.json")],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=tmp_path,
-    )
-    assert ended.returncode in (0, 2), ended.stderr
+    command = [str(base), "-c", JUDGED, PROBLEM, "this is no CUDA"]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     if ended.returncode:
-        assert "nothing is graded" in ended.stderr and not (tmp_path / "out.json").exists()
+        assert "NotJudged: " in ended.stderr and not ended.stdout
     else:
-        (one,) = json.loads((tmp_path / "out.json").read_text())["submissions"]
-        assert one["state"] == "graded" and one["points"] == one["possible"] > 0
+        assert ended.stdout.startswith("compiles: kernel.cu:1: error: ")
 
 
 def test_a_class_ends_where_the_judge_does_not_work(tmp_path, monkeypatch):

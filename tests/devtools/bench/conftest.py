@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from kernelscope.contest import Replay
+from kernelscope.contest import turns as timing
 
-from attn_course.measure import benchmarks, candidates, timing
-from attn_course.measure.timing import Replay
+from attn_course.measure import benchmarks, candidates
 
 
 @pytest.fixture

@@ -5,12 +5,13 @@ import types
 import numpy as np
 import pytest
 from fixed_clock import FixedClock
+from kernelscope.contest import Contest, Timing
+from kernelscope.contest import turns as timing
 from record_harness import stamped
 
 from attn_course.cli import main
-from attn_course.measure import candidates, records, timing
+from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import BenchmarkResult, Entrants
-from attn_course.measure.timing import Contest, Timing
 from attn_devtools.bench import BACKWARD_SUITES, backward
 from attn_devtools.bench import command as bench
 from attn_devtools.bench.backward import BackwardRow, BackwardSuite

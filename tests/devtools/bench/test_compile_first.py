@@ -133,7 +133,7 @@ def test_compile_only_compiles_suites_alone(monkeypatch, capsys):
     monkeypatch.setattr(candidates, "torch_module", lambda: None)
     monkeypatch.setattr(
         "attn_devtools.record.command.compile_first",
-        lambda suite, quick: {(LABELS[0], "torch_compile"): "no kernel"},
+        lambda suite, chosen, quick: {(LABELS[0], "torch_compile"): "no kernel"},
     )
     assert main.main(["record", "mlp", "--compile-only"]) == 0
     assert f"mlp: {LABELS[0]}: torch_compile: no kernel" in capsys.readouterr().out

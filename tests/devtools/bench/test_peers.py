@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attn_course.measure import candidates
-from attn_devtools.bench import LAYER_SUITES, SUITES, peers
+from attn_devtools.bench import LAYER_SUITES, PARALLEL_SUITES, SUITES, peers
 from attn_devtools.bench.peers import AUTOTUNE, MODE
 
 
@@ -54,6 +54,9 @@ def test_every_suite_lists_every_peer_of_its_kind(monkeypatch):
     for suite in SUITES.values():
         for row in suite.rows:
             found = suite.peers(row, suite.candidates())
+            if suite.name in PARALLEL_SUITES:  # a process of its own has its peer
+                assert found == []
+                continue
             assert found == list(listed[found[0]])
             if suite.name in LAYER_SUITES:
                 makers, _ = suite.problem(row)
@@ -97,14 +100,21 @@ def test_flex_attention_is_asked_for_groups_and_blocks_of_a_mask(monkeypatch):
     assert asked == {"scale": 0.25, "enable_gqa": False}
 
 
-def record(*names):
-    return {"rows": [{"timings": dict.fromkeys(names)}]}
+LAYER_KINDS = ("torch", "torch_compile")
+
+
+def record(*names, refused=()):
+    return {"rows": [{"timings": dict.fromkeys(names), "refused": dict.fromkeys(refused)}]}
 
 
 def test_the_kinds_of_a_record_and_those_that_it_lacks():
+    refused, *backends = candidates.BACKENDS
     assert peers.kinds_of(record("auto")) == ""
-    assert peers.kinds_of(record("auto", "torch_eager", "torch_math")) == (
+    assert peers.kinds_of(record("auto", "torch_eager", *backends, refused=[refused])) == (
         "eager PyTorch and SDPA's backends (not timed: torch.compile and compiled flex_attention)"
+    )
+    assert peers.kinds_of(record(*LAYER_KINDS)) == (
+        "eager PyTorch and torch.compile (not timed: torch_autotune)"
     )
     assert peers.kinds_of(record(*peers.ATTENTION)) == (
         "eager PyTorch, SDPA's backends, torch.compile and compiled flex_attention"

@@ -5,13 +5,13 @@ import types
 
 import numpy as np
 import pytest
+from kernelscope.contest import Contest, Timing
 from record_harness import NOT_TIMED, stamped
 
 from attn_course.cli import main
 from attn_course.ladder.methods import METHODS, dtypes_of
 from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import BenchmarkResult, Entrants
-from attn_course.measure.timing import Contest, Timing
 from attn_course.reference.dtypes import TOLERANCES
 from attn_devtools.bench import ATTENTION_SUITES as SUITES
 from attn_devtools.bench import Suite, attention, peers, problems, suite
@@ -21,6 +21,13 @@ from attn_devtools.bench.attention import AttentionSuite, SuiteRow
 
 def field_of(**times) -> Entrants:
     return Entrants(candidates={name: name for name in times}, call_us=dict(times))
+
+
+def test_the_fastest_has_the_least_median():
+    steady, slow = [10.0] * 99, [20.0] * 99
+    times = {"a": (*steady, 1e6), "b": (*slow, 20.0)}
+    found = Contest({name: Timing(name, "graph", samples) for name, samples in times.items()})
+    assert suite.fastest(found, "ba") == "a" and suite.fastest(found, "b") == "b"
 
 
 # -- the suites ------------------------------------------------------------------------------------
@@ -84,6 +91,8 @@ def test_a_record_names_the_files_its_candidates_are_made_of():
         "06_output_tiled",
     }
     assert "12_flash_async" in small.files(["auto"])
+    taken = [{"auto_picks": "rows_warp"}, {"auto_picks": "rows_warp"}]
+    assert small.files(["auto"], taken) == ["08_rows_warp"] and small.files([], taken) == []
     halves = SUITES["long_bf16"].files(["auto"])
     assert halves == ["13_flash_wmma", "14_flash_mma", "18_flash_wgmma", "23_decode"]
 

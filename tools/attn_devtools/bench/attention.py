@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from kernelscope.contest import Contest
 from kernelscope.errors import InputError, did_you_mean
 
 from attn_course import reference
@@ -23,7 +24,6 @@ from attn_course.measure.benchmarks import (
 )
 from attn_course.measure.candidates import BACKENDS, Kernels, Part, ours
 from attn_course.measure.roofline import attention_work, tflops
-from attn_course.measure.timing import Contest
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 
@@ -108,9 +108,13 @@ class AttentionSuite(Suite):
         """Return the peers of a row that are among the names to run."""
         return [name for name in names if name in ATTENTION]
 
-    def files(self, names: Sequence[str]) -> list[str]:
-        """Return the files that these candidates, and the pipelines of the rows, are made of."""
-        methods = {*names, *(self._able() if AUTO in names else ())} & set(METHODS)
+    def files(self, names: Sequence[str], rows: Sequence[dict] = ()) -> list[str]:
+        """Return the files that these candidates, and the pipelines of the rows, are made of.
+
+        Of auto's methods those that it took in `rows`; without rows all.
+        """
+        taken = {row.get("auto_picks") for row in rows} or {*self._able()}
+        methods = {*names, *(taken if AUTO in names else ())} & set(METHODS)
         found = {step.file for name in methods for step in steps_of(name)}
         if any(row.pipelines for row in self.rows):
             found |= {part.row.file for parts in PIPELINES.values() for part in parts}

@@ -73,7 +73,7 @@ class BackwardSuite(Suite):
         """Return the peers of a row that are among the names to run."""
         return [name for name in names if name in BACKWARD]
 
-    def files(self, names: Sequence[str]) -> list[str]:
+    def files(self, names: Sequence[str], rows: Sequence[dict] = ()) -> list[str]:
         """Return the kernel files that these candidates are made of."""
         methods = {name.removesuffix(FIXED) for name in names} & set(METHODS)
         return sorted({step.file for name in methods for step in METHODS[name].steps})

@@ -22,10 +22,19 @@ from attn_course.measure.hardware.devices import peak_of
 from attn_course.measure.records import caption, records, write_record
 from attn_course.measure.roofline import attention_work
 
-from . import BACKWARD_SUITES, LAYER_SUITES, SUITES, Suite, problems, simulator_speed
+from . import (
+    BACKWARD_SUITES,
+    LAYER_SUITES,
+    PARALLEL_SUITES,
+    SUITES,
+    Suite,
+    problems,
+    simulator_speed,
+)
 from .attention import AUTO_MARGIN
 from .backward import GRADIENTS
 from .compile_first import compile_first
+from .parallel_workers import COMPUTE, EXCHANGE, ONE, RING, TORCH
 from .peers import ATTENTION, kinds_of
 
 SIMULATOR = "simulator"
@@ -33,6 +42,10 @@ ALL = "all"
 REPEATS = 5  # of the simulator's cases
 ITERATIONS, WARMUP = 60, 10
 LAYER_HEADS = "input|layer|us|20 to 80 %|GB/s|TFLOP/s|error|best peer's time / its|95 %".split("|")
+PARALLEL_HEADS = f"B,H,L,D|on|ms|20 to 80 %|TFLOP/s|error|{ONE}: times|95 %|{TORCH}: times|95 %"
+BLOCKS_HEADS = "B,H,L,D|NCCL's blocks|grid|ring, ms|computation|exchange|link, GB/s"
+TRIALS = ("checked", "by_blocks", "lost_rank")
+EXCHANGE_HEADS = "B,H,L,D|MiB sent|both, ms|computation alone|exchange alone|hidden"
 BACKWARD_HEADS = f"B,H,L,D|method|us|20 to 80 %|TFLOP/s|{'|'.join(GRADIENTS)}|peer / its|95 %"
 RATIOS = "above 1 ours is faster; 95 %: interval of the ratio, from resampled turns"
 STANDING_LEGEND = (
@@ -162,9 +175,10 @@ def report(record: dict) -> str:
     """One record for people: where it is from, its tables, and who stayed out."""
     torch = f", PyTorch {record['torch']}" if record["torch"] else ""
     heading = f"{record['suite']}: {record['about']}\n{caption(record)}{torch}{clock_text(record)}"
-    tables = attention_tables
-    if record["suite"] in (*LAYER_SUITES, *BACKWARD_SUITES):
-        tables = layer_tables if record["suite"] in LAYER_SUITES else backward_tables
+    kinds = {**dict.fromkeys(LAYER_SUITES, layer_tables)}
+    kinds |= dict.fromkeys(BACKWARD_SUITES, backward_tables)
+    kinds |= dict.fromkeys(PARALLEL_SUITES, parallel_tables)
+    tables = kinds.get(record["suite"], attention_tables)
     return "\n\n".join([heading, *tables(record), *filter(None, ["\n".join(absent(record))])])
 
 
@@ -226,6 +240,59 @@ def backward_tables(record: dict) -> list[str]:
     return [table(BACKWARD_HEADS.split("|"), rows, right=range(2, 9)) + "\n" + legend]
 
 
+def parallel_tables(record: dict) -> list[str]:
+    """All times and rates, the ring and heads against one GPU and the peer, what is hidden."""
+    rows, hidden = [], []
+    for row in record["rows"]:
+        for name, one in row["timings"].items():
+            times = (f"{one[key] / 1e3:.3f}" for key in ("median_us", "p20_us", "p80_us"))
+            median, low, high = times
+            rates = [f"{one['tflops']:.0f}", f"{one['relative_error']:.1e}"]
+            ratios = row["ratios"].get(name, {})
+            against = [cell for other in (ONE, TORCH) for cell in ratio_cells(ratios.get(other))]
+            rows.append([row["label"], name, median, f"{low} to {high}", *rates, *against])
+        if one := row.get("exchange"):
+            times = (f"{one[key] / 1e3:.3f}" for key in ("both_us", "compute_us", "exchange_us"))
+            sent = f"{one['bytes'] / 2**20:.0f}"
+            hidden.append([row["label"], sent, *times, f"{100 * one['hidden']:.0f} %"])
+    link = ", ".join(f"{one['gb_s']:.0f} at {one['bytes'] >> 20} MiB" for one in record["link"])
+    return [
+        f"{record['ranks']} GPUs, a process each; NCCL {record['nccl']}; GB/s between neighbours, "
+        f"both ways at once, each: {link}",
+        table(PARALLEL_HEADS.split("|"), rows, right=range(2, 9)) + f"\ntimes: {RATIOS}",
+        "How much of a ring's exchange the computation hides\n"
+        + table(EXCHANGE_HEADS.split("|"), hidden, right=range(1, 6)),
+        *trial_texts(record),
+    ]
+
+
+def trial_texts(record: dict) -> list[str]:
+    """The trials beside the times, or why they have failed."""
+    found = [f"{name}: {record[name]}" for name in TRIALS if isinstance(record.get(name), str)]
+    if isinstance(record.get("checked"), list):
+        rows = [
+            (one["label"], one["name"], f"{one['relative_error']:.1e}", str(one["agrees"]))
+            for one in record["checked"]
+        ]
+        found.append(table(("B,H,L,D", "on", "error", "agrees"), rows, right=(2,)))
+    if isinstance(record.get("by_blocks"), list):
+        rows = [
+            (
+                *(str(one[name]) for name in ("label", "nccl_blocks", "grid")),
+                *(f"{one[f'{name}_us'] / 1e3:.3f}" for name in (RING, COMPUTE, EXCHANGE)),
+                f"{one['link_gb_s']:.0f}",
+            )
+            for one in record["by_blocks"]
+        ]
+        found.append(table(BLOCKS_HEADS.split("|"), rows, right=range(3, 7)))
+    if isinstance(record.get("lost_rank"), dict):
+        one = record["lost_rank"]
+        found.append(
+            f"rank 0, {one['seconds']:.1f} s after the last rank was killed: {one['said']}"
+        )
+    return found
+
+
 def time_cells(one: dict) -> list[str]:
     """The median and the spread of a timing."""
     return [f"{one['median_us']:.2f}", f"{one['p20_us']:.2f} to {one['p80_us']:.2f}"]
@@ -282,8 +349,8 @@ def rival_cells(row: dict, key: str) -> list[str]:
 def floor_cell(record: dict, row: dict, time_us: float) -> str:
     """How many times its floor a time is; '-' for a GPU without peak rates."""
     (b, h, n, d), dtype = row["shape"], row.get("dtype", "float32")
-    work = attention_work(Problem(b * h, n, n, d, causal=row["causal"], dtype=dtype))
     try:
+        work = attention_work(Problem(b * h, n, n, d, causal=row["causal"], dtype=dtype))
         return f"{time_us / work.floor_us(peak_of(record['gpu']), dtype):.1f}x"
     except KeyError:
         return "-"

@@ -14,7 +14,7 @@ from kernelscope import array_module
 from kernelscope.errors import InputError
 
 from attn_course import reference
-from attn_course.ladder.methods import METHODS, steps_of
+from attn_course.ladder.methods import METHODS, dtypes_of, steps_of
 from attn_course.layers import (
     FORWARD,
     LayerPlan,
@@ -107,7 +107,7 @@ class LayerSuite(Suite):
         """Return the peers of a row: a layer's, or those of an encoder layer."""
         return list(BLOCK if row.heads and not row.side else LAYER)
 
-    def files(self, names: Sequence[str]) -> list[str]:
+    def files(self, names: Sequence[str], rows: Sequence[dict] = ()) -> list[str]:
         """Return the kernel files that the layer may run."""
         return sorted(self.kernels)
 
@@ -295,6 +295,7 @@ def _swin_problem(row: LayerRow) -> tuple[Makers, Callable]:
     return makers | layer_peers(theirs, OURS["fp32"]), expected
 
 
+EXACT = [name for name in METHODS if "float32" in dtypes_of(name)]  # those that a block can take
 LAYER_SUITES = {
     suite.name: suite
     for suite in (
@@ -338,7 +339,7 @@ LAYER_SUITES = {
                 LayerRow((1, 56, 56, 96), 384, 3, side=14, blocks=2),
             ),
             lambda row: _swin_problem(row) if row.side else _block_problem(row),
-            tuple({step.file for step in (*FORWARD, *chain.from_iterable(map(steps_of, METHODS)))}),
+            tuple({step.file for step in (*FORWARD, *chain.from_iterable(map(steps_of, EXACT)))}),
         ),
     )
 }

@@ -120,15 +120,22 @@ def forget_compiled() -> None:
 def kinds_of(record: dict) -> str:
     """Return the kinds of peers that a suite's record has times of, and those that it lacks.
 
-    "eager PyTorch and SDPA's backends (not timed: torch.compile)"; "" where none was timed.
+    "eager PyTorch and SDPA's backends (not timed: torch.compile)"; of a kind that is there, the
+    peers that no row has a time of are named one by one. "" where none was timed.
     """
     timed = {name for row in record["rows"] for name in row["timings"]}
     there = {PEERS[name].kind for name in timed if name in PEERS}
     tables = [table for table in (ATTENTION, BACKWARD, LAYER, BLOCK) if timed & table.keys()]
-    wanted = {peer.kind for table in tables for peer in table.values()}
-    missing = listed(kind for kind in KINDS if kind in wanted - there)
+    wanted = {name: peer.kind for table in tables for name, peer in table.items()}
+    tried = {name for row in record["rows"] for name in row.get("refused", {})}
+    lacking = [kind for kind in KINDS if kind in {*wanted.values()} - there]
+    lacking += [
+        name
+        for name, kind in wanted.items()
+        if kind in there and name not in timed and name not in tried
+    ]
     return listed(kind for kind in KINDS if kind in there) + (
-        f" (not timed: {missing})" if missing else ""
+        f" (not timed: {listed(lacking)})" if lacking else ""
     )
 
 

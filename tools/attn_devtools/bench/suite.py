@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from kernelscope.contest import ClockWatch, Contest, require_gpu
+
 from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import BenchmarkResult, run_benchmark
 from attn_course.measure.candidates import BaselineRefuses
-from attn_course.measure.timing import ClockWatch, Contest, require_gpu
 
 from .peers import forget_compiled
 
@@ -23,6 +24,7 @@ class Suite(ABC):
     name: str
     about: str
     rows: tuple
+    needs = "GPU"  # of its record
 
     @abstractmethod
     def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -33,8 +35,11 @@ class Suite(ABC):
         """Return the peers of a row that are among the names to run."""
 
     @abstractmethod
-    def files(self, names: Sequence[str]) -> list[str]:
-        """Return the kernel files that these candidates may run."""
+    def files(self, names: Sequence[str], rows: Sequence[dict] = ()) -> list[str]:
+        """Return the kernel files that these candidates may run, or ran where `rows` tell it.
+
+        rows: records of all rows.
+        """
 
     @abstractmethod
     def benchmark(self, row, names: Sequence[str]) -> dict:
@@ -97,7 +102,7 @@ class Suite(ABC):
             ]
         return records.new_record(
             f"bench_{self.name}",
-            self.files(names),
+            self.files(names, rows),
             suite=self.name,
             about=self.about,
             torch=candidates.torch_version(),
@@ -122,7 +127,10 @@ def fastest(measured: Contest, names: Iterable[str]) -> str | None:
 
 def problems(record: dict) -> list[str]:
     """Return the faults of a suite's record: wrong outputs of ours, auto beyond its margin."""
-    found = []
+    checked = record.get("checked", ())
+    if isinstance(checked, str):
+        return [f"checked: {checked}"]
+    found = [f"{one['label']}: {one['name']} is wrong" for one in checked if not one["agrees"]]
     for row in record["rows"]:
         for name, message in row["wrong"].items():
             if not name.startswith("torch"):

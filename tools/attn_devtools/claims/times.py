@@ -8,12 +8,7 @@ from functools import partial
 
 import numpy as np
 from kernelscope import array_module, asnumpy, resolve_backend
-
-from attn_course.ladder.call import compiled
-from attn_course.ladder.headers import kernel_path
-from attn_course.measure import candidates
-from attn_course.measure.records import new_record
-from attn_course.measure.timing import (
+from kernelscope.contest import (
     Timing,
     TimingError,
     capture,
@@ -21,6 +16,11 @@ from attn_course.measure.timing import (
     first_calls,
     require_gpu,
 )
+
+from attn_course.ladder.call import compiled
+from attn_course.ladder.headers import kernel_path
+from attn_course.measure import candidates
+from attn_course.measure.records import new_record
 from attn_course.reference.comparison import compare
 
 KIND = "claims_lesson"

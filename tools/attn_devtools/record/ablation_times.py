@@ -4,6 +4,8 @@ turns."""
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from kernelscope.contest import ClockWatch, require_gpu
+
 from attn_course.clinic.ablations import all_variants, sources
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Problem, step
@@ -11,7 +13,6 @@ from attn_course.lessons.lesson10_ablations import KIND, part_of, variant
 from attn_course.measure.benchmarks import Shape, float64_attention, run_benchmark
 from attn_course.measure.candidates import Part
 from attn_course.measure.records import new_record
-from attn_course.measure.timing import ClockWatch, require_gpu
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.bench.attention import float64_queries, sampled_queries

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernelscope import gpu_count, resolve_backend
 from kernelscope.cli.arguments import positive
-from kernelscope.errors import InputError
+from kernelscope.errors import InputError, did_you_mean
 
 from attn_course.cli.arguments import output_folder, require_writable
 from attn_course.folders import child_environment
@@ -28,6 +28,7 @@ from attn_devtools.bench import SUITES, problems, simulator_speed
 from attn_devtools.bench.command import REPEATS
 from attn_devtools.bench.command import report as suite_report
 from attn_devtools.bench.compile_first import compile_first
+from attn_devtools.bench.peers import PEERS
 
 from . import schema
 
@@ -51,7 +52,10 @@ class RecordKind:
 
 
 KINDS = {
-    **{name: RecordKind(suite.about, "GPU", f"bench_{name}") for name, suite in SUITES.items()},
+    **{
+        name: RecordKind(suite.about, suite.needs, f"bench_{name}")
+        for name, suite in SUITES.items()
+    },
     "experiments": RecordKind("kernels/experiments beside the ladder", "GPU", "experiments"),
     "memory": RecordKind(
         "latency and bandwidth of each level of memory; layouts of the score kernels",
@@ -143,6 +147,14 @@ def add(parsers) -> None:
         "take no record; a record does so first as well",
     )
     parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="PEER",
+        help="of suites: leave out this peer of PyTorch's, such as torch_eager_autotune, whose "
+        "compilation takes long; the record's tables name what was not timed. May be repeated",
+    )
+    parser.add_argument(
         "--fit",
         action="store_true",
         help="with tiles: fit the model's prices to the newest record and print them; no GPU",
@@ -164,18 +176,23 @@ def execute(arguments) -> int:
         if names != ["tiles"]:
             raise InputError("--fit is for tiles alone: attn-course record tiles --fit")
         return fit(out)
+    if unknown := [peer for peer in arguments.without if peer not in PEERS]:
+        near = did_you_mean(unknown[0], PEERS)
+        raise InputError(f"no peer {unknown[0]!r}{near}; there are: {', '.join(PEERS)}")
     if arguments.compile_only:
-        return compile_only(names, arguments.quick)
+        return compile_only(names, arguments.quick, arguments.without)
     require_writable(out)
     if len(names) > 1:
-        return take_several(names, out, arguments.quick, arguments.seconds)
-    return take_one(names[0], out, arguments.quick)
+        return take_several(names, out, arguments.quick, arguments.seconds, arguments.without)
+    return take_one(names[0], out, arguments.quick, arguments.without)
 
 
-def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str]]:
+def measurement(
+    name: str, without: Collection[str] = ()
+) -> tuple[Callable[[bool], dict], Callable[[dict], str]]:
     """Return the functions that take a record (quick -> record) and show it (record -> text)."""
     if name in SUITES:
-        return partial(take_suite, name), suite_report
+        return partial(take_suite, name, without=without), suite_report
     # Imported here: no other command waits for these modules.
     from attn_course.lessons import fused, lesson03_memory, lesson05_timing, lesson07_pipelines
     from attn_devtools.claims import times as claim_times
@@ -197,8 +214,8 @@ def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str
     return homes[name].record, getattr(homes[name], "report", report)
 
 
-def take_suite(name: str, quick: bool) -> dict:
-    """Return the record of a suite. Raises RecordError where there is no GPU."""
+def take_suite(name: str, quick: bool, without: Collection[str] = ()) -> dict:
+    """Return the record of a suite without some peers. Raises RecordError where there is no GPU."""
     if resolve_backend() != "gpu":
         raise RecordError(
             f"there is no GPU here for {name}; "
@@ -208,10 +225,12 @@ def take_suite(name: str, quick: bool) -> dict:
         print("no PyTorch with CUDA here: the record has no peers", file=sys.stderr)
     turns = {"iterations": 5, "warmup": 1} if quick else {}
     suite = SUITES[name]
-    return suite.run(quick=quick, refused=compile_first(suite, quick=quick), **turns)
+    chosen = [one for one in suite.candidates() if one not in without]
+    refused = compile_first(suite, chosen, quick)
+    return suite.run(chosen, quick=quick, refused=refused, **turns)
 
 
-def compile_only(names: Sequence[str], quick: bool) -> int:
+def compile_only(names: Sequence[str], quick: bool, without: Collection[str] = ()) -> int:
     """Compile the peers of suites; print what does not compile. Returns 0.
 
     Raises:
@@ -221,7 +240,8 @@ def compile_only(names: Sequence[str], quick: bool) -> int:
         raise InputError(f"--compile-only is for suites: {others[0]} is none")
     candidates.torch_module()
     for name in names:
-        for (row, peer), reason in compile_first(SUITES[name], quick=quick).items():
+        chosen = [one for one in SUITES[name].candidates() if one not in without]
+        for (row, peer), reason in compile_first(SUITES[name], chosen, quick).items():
             print(f"{name}: {row}: {peer}: {reason}")
     return 0
 
@@ -238,7 +258,7 @@ def fit(out: Path) -> int:
     return 0
 
 
-def take_one(name: str, out: Path, quick: bool = False) -> int:
+def take_one(name: str, out: Path, quick: bool = False, without: Collection[str] = ()) -> int:
     """Take one record in this process, print it, write it. Returns the exit status."""
     one = KINDS[name]
     if one.quick:
@@ -248,7 +268,7 @@ def take_one(name: str, out: Path, quick: bool = False) -> int:
         path = out / "cpu" / f"{one.file}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         return simulator_speed.run(1 if quick else REPEATS, path)
-    take, report = measurement(name)
+    take, report = measurement(name, without)
     record = take(quick)
     path = schema.write(record, one.file, out)
     print(report(record))
@@ -281,7 +301,9 @@ def comparison(name: str) -> Callable[[list[str]], int]:
 
 
 # -- several ---------------------------------------------------------------------------------------
-def take_several(names: Sequence[str], out: Path, quick: bool, seconds: float) -> int:
+def take_several(
+    names: Sequence[str], out: Path, quick: bool, seconds: float, without: Collection[str] = ()
+) -> int:
     """Take records in sequence, each in a process of its own; a failing one does not end the rest.
 
     The output of each goes to OUT/logs/NAME.txt. Returns 1 where one failed or was left out.
@@ -299,7 +321,7 @@ def take_several(names: Sequence[str], out: Path, quick: bool, seconds: float) -
             said = "left out: no time left"
         else:
             start = time.monotonic()
-            status = run_alone(name, out, quick, left, logs / f"{name}.txt")
+            status = run_alone(name, out, quick, left, logs / f"{name}.txt", without)
             said = f"{status}, {time.monotonic() - start:.0f} s"
         if not said.startswith("taken"):
             failed.append(name)
@@ -310,11 +332,15 @@ def take_several(names: Sequence[str], out: Path, quick: bool, seconds: float) -
     return 1 if failed else 0
 
 
-def run_alone(name: str, out: Path, quick: bool, seconds: float, log: Path) -> str:
+def run_alone(
+    name: str, out: Path, quick: bool, seconds: float, log: Path, without: Collection[str] = ()
+) -> str:
     """Take one record in a new process. Returns "taken", or how it failed with its last lines."""
     command = [sys.executable, "-m", "attn_devtools", "record", name, "--out", str(out)]
     if quick:
         command.append("--quick")
+    for peer in without:
+        command += ["--without", peer]
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             command,

@@ -23,14 +23,7 @@ from kernelscope.watch import is_loop
 
 from attn_course.ladder.problem import ceil_div
 from attn_course.ladder.steps import LADDER, step
-from attn_course.measure.hardware.nsight import (
-    COUNTER_METRICS,
-    COUNTING,
-    Profile,
-    Target,
-    required_ncu,
-    run_ncu,
-)
+from attn_course.measure.hardware.nsight import COUNTER_METRICS, Target
 from attn_course.measure.records import (
     RESULTS_FOLDER,
     caption,
@@ -39,6 +32,7 @@ from attn_course.measure.records import (
     read_record,
 )
 
+from ..profile.ncu import Profile, required_ncu, run_ncu
 from .counter_probes import AtomicProbe, Probe, probes
 from .schema import write
 
@@ -164,7 +158,13 @@ def profile(chosen, parsed: argparse.Namespace) -> list[Profile]:
     program += ["--every", str(parsed.every), "--only", parsed.only]
     program += ["--earlier", str(parsed.earlier)] if parsed.earlier else []
     summed = [metric for parts in (ATOMIC_METRICS | BULK_METRICS).values() for metric in parts]
-    wanted = (*COUNTING, *SASS_WAVEFRONTS.values(), *MATRICES.values(), PAIRS_OF_HALVES, *summed)
+    wanted = (
+        *COUNTER_METRICS.values(),
+        *SASS_WAVEFRONTS.values(),
+        *MATRICES.values(),
+        PAIRS_OF_HALVES,
+        *summed,
+    )
     wanted += tuple(LOCAL_METRICS.values())
     if parsed.also:
         wanted = dict.fromkeys((*wanted, *known_metrics(parsed.also)))

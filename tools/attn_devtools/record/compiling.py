@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+from kernelscope.contest import require_gpu
+
 from attn_course.ladder.call import kernel_of
 from attn_course.measure.candidates import Part
-from attn_course.measure.timing import require_gpu
 
 
 def compile_parts(parts: Iterable[Part]) -> int:

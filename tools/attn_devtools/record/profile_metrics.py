@@ -11,8 +11,10 @@ from attn_course.lessons.lesson13_profile import (
     shown,
     time_us,
 )
-from attn_course.measure.hardware.nsight import PROFILING, SPEED_METRICS, collect, stalls
+from attn_course.measure.hardware.nsight import PROFILING, SPEED_METRICS
 from attn_course.measure.records import new_record
+
+from ..profile.ncu import collect, stalls
 
 EXTRA = (
     "sm__throughput.avg.pct_of_peak_sustained_active",

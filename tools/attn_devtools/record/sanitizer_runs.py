@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,7 +38,8 @@ from attn_devtools.defects import broken_kernels, clean_kernels
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 BUILDS = {"optimised": "-lineinfo", "debug": "-G"}
 TIMEOUT_S = 90  # of several kernels in a process
-ALONE_S = 45  # of one: a divergent barrier may hang for good
+ALONE_S = 45  # of one broken kernel: a divergent barrier may hang for good
+CLEAN_S = 300  # of one clean kernel: racecheck slows a kernel with many accesses a thousandfold
 RAGGED = Case(Problem(2, 33, 37, 35))
 BULK = Case(Problem(2, 33, 36, 40))  # rows that bulk copies take
 # Of the kernels that do all of attention: rows that no vector load fits, several tiles of keys and
@@ -267,6 +269,13 @@ def run_job(job: Job, executable: str) -> dict[str, Report]:
     return found
 
 
+def seconds_for(names: Collection[str]) -> int:
+    """Return how long a process with these kernels may take."""
+    if len(names) > 1:
+        return TIMEOUT_S
+    return ALONE_S if next(iter(names)).startswith("broken/") else CLEAN_S
+
+
 def run_process(job: Job, executable: str) -> str:
     """Return the output of tool and kernels; "outcome NAME: hangs" after the time limit."""
     options = ["--tool", job.tool, "--print-limit", "30"]
@@ -284,7 +293,7 @@ def run_process(job: Job, executable: str) -> str:
         start_new_session=True,
     )
     try:
-        return process.communicate(timeout=ALONE_S if len(job.names) == 1 else TIMEOUT_S)[0]
+        return process.communicate(timeout=seconds_for(job.names))[0]
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         text = process.communicate()[0]

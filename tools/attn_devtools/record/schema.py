@@ -7,22 +7,26 @@ types; a record may hold more. Times are microseconds.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, NotRequired, Required, TypedDict, TypeVar
+from typing import Annotated, Literal, NotRequired, Required, TypedDict, TypeVar
 
 import msgspec
+from kernelscope import contest
 from msgspec import Meta
 
 from attn_course.measure.records import RESULTS_FOLDER, RecordError, RecordStamp, write_record
-from attn_course.measure.timing import Positive, Ratio
+from attn_course.reference.dtypes import DTYPES
 
 T = TypeVar("T")
 Some = Annotated[list[T], Meta(min_length=1)]  # a list that is not empty
 Natural = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
+Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Date = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d")]
+DtypeName = Literal[tuple(DTYPES)]
 Shape = Annotated[list[Count], Meta(min_length=4, max_length=4)]  # (B, H, L, D) or (BH, n, m, d)
 Extents = Annotated[list[Count], Meta(min_length=1, max_length=3)]  # of a grid or a block
 Spread = Annotated[list[float], Meta(min_length=3, max_length=3)]  # lowest, median, highest
@@ -31,6 +35,15 @@ Options = list[str]
 
 
 # -- times -----------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class CheckedRatio(contest.Ratio):
+    """The same; its numbers are checked."""
+
+    value: Positive
+    low: Positive
+    high: Positive
+
+
 class TimingFields(TypedDict):
     median_us: Positive
     p20_us: Positive
@@ -69,7 +82,7 @@ class LaunchTiming(CheckedTiming):
 
 
 class VariantTiming(LaunchTiming):
-    over_whole: NotRequired[Ratio]
+    over_whole: NotRequired[CheckedRatio]
 
 
 class DeviceFields(TypedDict):
@@ -92,15 +105,15 @@ class SuiteRowFields(ContestFields):
     label: str
     shape: Shape
     causal: bool
-    dtype: NotRequired[str]  # of records before there were others: float32
+    dtype: NotRequired[DtypeName]  # of records before there were others: float32
     timings: dict[str, RatedTiming]
     skipped: Reasons
     best_peer: str | None
     best_backend: str | None
     best_method: str | None
     auto_picks: NotRequired[str]
-    ratio_peer: NotRequired[Ratio]
-    ratio_backend: NotRequired[Ratio]
+    ratio_peer: NotRequired[CheckedRatio]
+    ratio_backend: NotRequired[CheckedRatio]
     auto_over_best: NotRequired[Positive]
     auto_within_margin: NotRequired[bool]
     kernels: NotRequired[dict[str, list[TimingFields]]]
@@ -110,11 +123,61 @@ class BackwardRowFields(ContestFields):
     label: str
     shape: Shape
     causal: bool
-    dtype: str
+    dtype: DtypeName
     timings: dict[str, GradientTiming]
     best_peer: str | None
     best_method: str | None
-    ratios: dict[str, Ratio]  # ours -> against the best peer
+    ratios: dict[str, CheckedRatio]  # ours -> against the best peer
+
+
+class HiddenExchange(TypedDict):
+    """A ring, its computation alone and its exchange alone; bytes that a rank sends."""
+
+    bytes: Natural
+    both_us: Positive
+    compute_us: Positive
+    exchange_us: Positive
+    hidden: float
+
+
+class ParallelRowFields(ContestFields):
+    label: str
+    shape: Shape
+    causal: bool
+    dtype: str
+    timings: dict[str, RatedTiming]
+    best: str | None
+    ratios: dict[str, dict[str, CheckedRatio]]  # to one GPU, to the peer
+    exchange: NotRequired[HiddenExchange]
+
+
+class LinkRate(TypedDict):
+    bytes: Count
+    gb_s: Positive
+
+
+class CheckedRow(TypedDict):
+    label: str
+    name: str
+    relative_error: NotNegative
+    agrees: bool
+
+
+class RingByBlocks(TypedDict):
+    """A ring and its two sides, by the blocks that NCCL may take and the grid of attention."""
+
+    label: str
+    nccl_blocks: Count
+    grid: str
+    ring_us: Positive
+    ring_compute_us: Positive
+    ring_exchange_us: Positive
+    link_gb_s: Positive
+
+
+class LostRank(TypedDict):
+    seconds: float  # from the end of a rank to that of rank 0
+    said: str
 
 
 class WorkFields(TypedDict):
@@ -130,7 +193,7 @@ class LayerRowFields(ContestFields):
     work: WorkFields
     timings: dict[str, CheckedTiming]
     best_peer: str | None
-    ratios: dict[str, Ratio]  # ours -> against the best baseline
+    ratios: dict[str, CheckedRatio]  # ours -> against the best baseline
     launches: dict[str, list[str]]  # ours -> what runs, in order
 
 
@@ -153,7 +216,7 @@ class PipelineRow(ContestFields):
     shape: Shape
     pipelines: dict[str, TimingFields]
     kernels: dict[str, TimingFields]
-    tiled_over_naive: NotRequired[Ratio]
+    tiled_over_naive: NotRequired[CheckedRatio]
 
 
 # -- the kinds -------------------------------------------------------------------------------------
@@ -174,6 +237,16 @@ class BackwardRecord(SuiteStamp):
 
 class LayersRecord(SuiteStamp):
     rows: Some[LayerRowFields]
+
+
+class ParallelRecord(SuiteStamp):
+    ranks: Count
+    nccl: Count  # version
+    link: Some[LinkRate]  # each way between two neighbours, both at once
+    checked: NotRequired[Some[CheckedRow] | str]  # or why there is none, here and below
+    by_blocks: NotRequired[Some[RingByBlocks] | str]
+    lost_rank: NotRequired[LostRank | str]
+    rows: Some[ParallelRowFields]
 
 
 class ExperimentsRecord(RecordStamp):
@@ -260,7 +333,7 @@ class ClocksUnderLoad(TypedDict):
 class SameAgainstItself(TypedDict):
     shape: Shape
     iterations: Count
-    ratios: dict[str, Ratio]
+    ratios: dict[str, CheckedRatio]
 
 
 class TimingExperiments(TypedDict, total=False):
@@ -376,6 +449,7 @@ class SanitizerRecord(RecordStamp):
     machine_code: list[BrokenKernel]
     alarms: list[str]
     unseen: NotRequired[list[str]]  # clean kernels whose writes initcheck does not see
+    false_alarms: NotRequired[dict[str, str]]  # clean kernel -> why racecheck is wrong about it
     missed: list[str]
     unexplained: list[str]
 
@@ -460,6 +534,7 @@ SCHEMAS: dict[str, type] = {
     "bench_decode": SuiteRecord,
     "bench_ladder": SuiteRecord,
     "bench_backward": BackwardRecord,
+    "bench_parallel": ParallelRecord,
     "bench_layernorm": LayersRecord,
     "bench_gelu": LayersRecord,
     "bench_mlp": LayersRecord,

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
+from kernelscope.contest import ClockWatch, require_gpu
 
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.problem import LARGEST_D, Device, Problem
@@ -26,7 +27,6 @@ from attn_course.lessons.fused import measure_shape
 from attn_course.measure.benchmarks import Shape
 from attn_course.measure.candidates import Part
 from attn_course.measure.records import new_record
-from attn_course.measure.timing import ClockWatch, require_gpu
 
 from .compiling import compile_parts
 

@@ -3,7 +3,7 @@
 from ..lazy import lazy
 
 _NAMES = {
-    "machine_code": "disassembled",
+    "machine_code": "cubin_registers disassembled",
     "gpus": "GpuConstants gpu names",
     "model": "Prediction",
     "observer": "Time",

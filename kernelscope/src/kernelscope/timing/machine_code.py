@@ -106,7 +106,7 @@ def machine_code(launch: Launch, arch: str) -> MachineCode | None:
     code = parse(text, launch.kernel, file)
     if not code:
         return None
-    return MachineCode(registers_of(compiled.cubin, launch.kernel), tuple(code))
+    return MachineCode(cubin_registers(compiled.cubin).get(launch.kernel, 0), tuple(code))
 
 
 def nvdisasm() -> str:
@@ -144,20 +144,20 @@ def disassembled(cubin: bytes, *options: str) -> str:
     return done.stdout
 
 
-def registers_of(cubin: bytes, kernel: str) -> int:
-    """Return the registers of a thread; 0 where the cubin does not say."""
+def cubin_registers(cubin: bytes) -> dict[str, int]:
+    """Return kernel -> registers of a thread, of those of which the cubin says it."""
     from elftools.elf.elffile import ELFFile  # only here: importing it takes time
 
     elf = ELFFile(BytesIO(cubin))
     symbols, info = elf.get_section_by_name(".symtab"), elf.get_section_by_name(".nv.info")
     if symbols is None or info is None:
-        return 0
-    data, at = info.data(), -1
+        return {}
+    data, at, found = info.data(), -1, {}
     while (at := data.find(_REGISTER_COUNT, at + 1)) >= 0:
         symbol, count = struct.unpack_from("<II", data, at + len(_REGISTER_COUNT))
-        if symbol < symbols.num_symbols() and symbols.get_symbol(symbol).name == kernel:
-            return count
-    return 0
+        if symbol < symbols.num_symbols():
+            found.setdefault(symbols.get_symbol(symbol).name, count)
+    return found
 
 
 def parse(text: str, kernel: str, file: str) -> list[Segment]:

@@ -1,5 +1,6 @@
 """`kernelscope predict FILE`: how long a launch takes on a GPU that is not here, and why."""
 
+import argparse
 from dataclasses import asdict
 
 from ...errors import BackendError
@@ -18,6 +19,11 @@ def add(parsers) -> None:
         "launch on a GPU: each bound, and the time without each source line.",
     )
     add_file(parser)
+    add_prediction(parser)
+
+
+def add_prediction(parser: argparse.ArgumentParser) -> None:
+    """--gpu and --blocks."""
     parser.add_argument(
         "--gpu",
         default="h200",

@@ -1,4 +1,4 @@
-"""GPU timing that can be believed: CUDA graph replays in turns, medians with their spread.
+"""Times candidates on a GPU: replays of CUDA graphs in turns, medians with their spread.
 
 A launch from Python costs some microseconds, more than a small kernel runs. So each candidate's
 calls are captured into a CUDA graph, and the replays of all candidates take turns: a clock that
@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from kernelscope import capture_graph, resolve_backend
-from kernelscope.errors import InputError, UserError
-from msgspec import Meta
+
+from ..backend import resolve_backend
+from ..errors import InputError, UserError
+from ..module import capture_graph
 
 GRAPH_CALLS = 20  # calls in one graph: a replay then lasts well past an event's resolution
 ENOUGH_US = 500.0  # a graph that lasts this long needs no more calls
@@ -27,7 +28,6 @@ FLUSH_BYTES = 256 << 20  # written to push everything else out of L2 (60 MB on a
 # The GPU is kept busy this long while the CPU queues a sample: about 50 us at 2 GHz. Without it the
 # clock would run while Python is still on its way to the launch.
 HOLD_CYCLES = 100_000
-Positive = Annotated[float, Meta(gt=0)]  # in a record
 HOW = ("wall", "events", "benchmark", "graph", "single", "cold")
 REPLAYS = ("graph", "single", "cold")  # those that replay a graph
 
@@ -97,9 +97,9 @@ class Ratio:
 
     name: str
     peer: str
-    value: Positive
-    low: Positive
-    high: Positive
+    value: float
+    low: float
+    high: float
 
     def record(self) -> dict:
         rounded = {key: round(getattr(self, key), 4) for key in ("value", "low", "high")}
@@ -142,7 +142,7 @@ def require_gpu() -> None:
     if resolve_backend(None) != "gpu":
         raise TimingError(
             "there is no GPU here, and the simulator's seconds say nothing about a kernel's speed: "
-            "count its work instead (attn-course count), or read the recorded times in results/"
+            "count its work instead (Counters), or read times that were recorded on a GPU"
         )
 
 

@@ -7,6 +7,7 @@ from itertools import chain
 from kernelscope import Counters, observe, resolve_backend
 from kernelscope.cli.arguments import printer, write_json
 
+from attn_course.cli.arguments import add_records, add_shape, ladder_steps, require_writable
 from attn_course.figures import table
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Problem, step
@@ -16,13 +17,10 @@ from attn_course.measure.hardware.nsight import (
     SPEED_METRICS,
     TIME,
     Target,
-    collect,
-    find_ncu,
-    stalls,
 )
 from attn_course.measure.records import caption, is_current, new_record, records, write_record
 
-from .arguments import add_records, add_shape, ladder_steps, require_writable
+from .ncu import collect, find_ncu, stalls
 
 STEPS = (1, 2, 3, 4, 5, 6)
 SHAPE = (2, 12, 196, 64)

@@ -1,0 +1,138 @@
+"""The suite `parallel` with threads on the simulator in the place of processes and GPUs."""
+
+import queue
+import threading
+
+import numpy as np
+import pytest
+from kernelscope.contest import TimingError
+from kernelscope.ranks import run_ranks
+from record_harness import stamped
+
+from attn_course.cli import main
+from attn_course.measure import candidates
+from attn_devtools.bench import (
+    PARALLEL_SUITES,
+    parallel,
+    parallel_trials,
+    parallel_workers,
+    problems,
+)
+from attn_devtools.bench.parallel import ParallelRow, ParallelSuite, RankWork
+from attn_devtools.record import command as record
+from attn_devtools.record import schema
+
+SUITE = PARALLEL_SUITES["parallel"]
+ROW = ParallelRow((1, 4, 12, 8), False, "float32", 2)
+
+
+class FixedClock:
+    """Runs a launch; each takes 5 us."""
+
+    def time_us(self, launch):
+        launch()
+        return 5.0
+
+    def synchronize(self):
+        pass
+
+
+class ThreadTeam(parallel_workers.RankTeam):
+    """The same questions, answered by ranks that are threads."""
+
+    def __init__(self, kind, size):
+        self.asked, self.answers = ([queue.Queue() for _ in range(size)] for _ in range(2))
+        self.thread = threading.Thread(target=run_ranks, args=(self.work, size, "simulator"))
+        self.thread.start()
+
+    def work(self, rank):
+        worker = parallel_workers.Ours(rank, FixedClock())
+        while asked := self.asked[rank.rank].get():
+            self.answers[rank.rank].put(getattr(worker, asked[0])(*asked[1]))
+
+    def ask(self, name, *arguments, timeout_s=0):
+        for one in self.asked:
+            one.put((name, arguments))
+        return [one.get(timeout=60) for one in self.answers]
+
+    def end(self):
+        for one in self.asked:
+            one.put(None)
+        self.thread.join()
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    monkeypatch.setattr(parallel, "RankTeam", ThreadTeam)
+    monkeypatch.setattr(parallel, "TURNS", 1)
+    monkeypatch.setattr(parallel, "MOST_CALLS", 1)
+    return ParallelSuite("parallel", "small ones", (ROW,))
+
+
+@pytest.mark.system
+def test_a_row_and_its_record(threads, tmp_path, capsys):
+    with threads.started(parallel.OURS):
+        found = threads.run_row(ROW, parallel.OURS, iterations=1, warmup=0)
+    assert found["wrong"] == found["refused"] == {} and set(found["timings"]) == set(parallel.OURS)
+    assert set(found["ratios"]) == {"ring", "heads"} and not threads.teams
+    side = found["exchange"]
+    assert side["bytes"] == 2 * 2 * 6 * 8 * 4 and side["hidden"] == 1.0
+    fields = {"suite": "parallel", "about": "all", "torch": "", "clocks": {}, "ranks": 2}
+    fields |= {"nccl": 22807, "link": [{"bytes": 1 << 26, "gb_s": 268.0}]}
+    fields["checked"] = parallel_trials.checked((ROW,), 2, ThreadTeam)
+    sides = {f"{name}_us": 1000.0 for name in ("ring", "ring_compute", "ring_exchange")}
+    row = {"label": ROW.label, "nccl_blocks": 8, "grid": "a block a tile", "link_gb_s": 201.0}
+    fields |= {
+        "by_blocks": [row | sides],
+        "lost_rank": {"seconds": 0.3, "said": "rank 1 has ended"},
+    }
+    taken = stamped("bench_parallel", rows=[found], **fields)
+    assert problems(taken) == []
+    schema.write(taken, "bench_parallel", tmp_path)
+    assert main.main(["bench", "parallel", "--recorded", "--results", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "268 at 64 MiB" in said and "1,4,12,8 float32 kv_heads 2" in said
+    assert "100 %" in said and "8 a block a tile 1.000 1.000 1.000 201" in said
+    assert "0.3 s after the last rank was killed: rank 1 has ended" in said
+    wrong = [{"label": "x", "name": "ring", "relative_error": 1.0, "agrees": False}]
+    assert problems(taken | {"checked": wrong}) == ["x: ring is wrong"]
+    assert problems(taken | {"checked": "Ours 1 has ended"}) == ["checked: Ours 1 has ended"]
+
+
+@pytest.mark.system
+def test_a_wrong_output_is_no_candidate(threads, monkeypatch):
+    monkeypatch.setattr(parallel_workers.Ours, "expected", lambda one: np.zeros((1, 3, 12, 8)))
+    with threads.started(parallel.OURS), pytest.raises(TimingError, match="no candidate is left"):
+        threads.run_row(ROW, parallel.OURS, iterations=1, warmup=0)
+
+
+def test_rows_of_ranks_come_in_the_order_of_the_sequence(threads):
+    with threads.started(parallel.OURS):
+        team = threads.teams[0]
+        team.ask("prepare", *ROW.arguments)
+        outputs = []
+        for name in parallel.OURS:
+            work = RankWork(name, team, ROW)
+            work.try_call()
+            outputs.append(work.output())
+            work.poison()
+            assert np.isnan(work.output()).all()
+    for one in outputs[1:]:
+        assert np.abs(one - outputs[0]).max() < 1e-5
+
+
+def test_names(monkeypatch):
+    monkeypatch.setattr(candidates, "available", lambda: True)
+    assert SUITE.candidates() == ("one_gpu", "ring", "heads", "torch_context_parallel")
+    assert SUITE.candidates(["ring", "ring"]) == ("ring",)
+    with pytest.raises(ValueError, match="no candidate 'rign' .did you mean 'ring'"):
+        SUITE.candidates(["rign"])
+    monkeypatch.setattr(parallel, "pick", lambda *_: "flash_wgmma")
+    assert SUITE.files(SUITE.candidates()) == ["18_flash_wgmma", "31_join_parts"]
+    assert [row.shape[2] for row in SUITE.rows] == [8192, 8192, 32768, 32768, 131072, 131072]
+
+
+def test_it_needs_two_gpus():
+    assert record.KINDS["parallel"].needs == "2 GPUs" and "parallel" not in record.ON_A_GPU
+    with pytest.raises(TimingError, match="needs 2 GPUs, here are 0"):
+        SUITE.run(["ring"])

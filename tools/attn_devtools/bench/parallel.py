@@ -1,0 +1,256 @@
+"""Attention over several GPUs of one host against one of them, and against PyTorch's.
+
+Every rank is a process. A call takes as long as the rank that takes longest. Beside each problem of
+a ring stands how much of its exchange the computation hides: the exchange alone, the computation
+alone and the two together take turns.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from kernelscope import gpu_count
+from kernelscope.contest import Contest, Replay, TimingError, contest
+from kernelscope.errors import InputError, did_you_mean
+
+from attn_course.ladder.methods import pick, steps_of
+from attn_course.ladder.problem import Problem
+from attn_course.measure import candidates
+from attn_course.measure.benchmarks import BenchmarkResult, Shape, shape_label, turns_for
+from attn_course.measure.candidates import BaselineRefuses
+from attn_course.measure.roofline import attention_work, tflops
+from attn_course.reference.dtypes import TOLERANCES
+
+from .parallel_workers import (
+    COMPUTE,
+    EXCHANGE,
+    HEADS,
+    ONE,
+    RING,
+    TORCH,
+    Ours,
+    RankTeam,
+    TeamClock,
+    TeamFailed,
+    TorchPeer,
+)
+from .suite import Suite, fastest
+
+OURS = (ONE, RING, HEADS)
+SPREAD = (RING, HEADS)  # over all ranks
+LONG = 32768  # rows of the sequences of trials
+ROW_SECONDS, TURNS = 5.0, 30  # of a ring and its two sides in turns
+SAMPLE_US, MOST_CALLS = 20_000, 20  # a sample's calls last about so long, where they are so few
+
+
+@dataclass(frozen=True)
+class ParallelRow:
+    """One problem: shape (B, H, L, D) of q; kv_heads: of k and v, H where 0."""
+
+    shape: Shape
+    causal: bool = False
+    dtype: str = "bfloat16"
+    kv_heads: int = 0
+
+    @property
+    def label(self) -> str:
+        """'1,16,8192,128 causal bfloat16'."""
+        grouped = f" kv_heads {self.kv_heads}" if self.kv_heads else ""
+        return f"{shape_label(self.shape, self.causal)} {self.dtype}{grouped}"
+
+    @property
+    def arguments(self) -> tuple:
+        """What a process of a team prepares."""
+        return self.shape, self.causal, self.dtype, self.kv_heads or self.shape[1]
+
+
+class RankWork:
+    """A candidate that all processes of a team run together."""
+
+    def __init__(self, name: str, team: RankTeam, row: ParallelRow):
+        self.name, self.team = name, team
+        self.relative, self.calls = TOLERANCES[row.dtype], 1
+
+    def try_call(self) -> None:
+        """Make it and run it once. BaselineRefuses: it does not take the problem."""
+        try:
+            self.team.ask("make", self.name)
+        except TeamFailed as error:
+            raise BaselineRefuses(str(error).splitlines()[0]) from None
+
+    def capture(self, calls: int) -> Replay:
+        """Return a sample: a call of the slowest rank, of so many in sequence or of more."""
+        return Replay(lambda: self._time_us(max(calls, self.calls)))
+
+    def poison(self) -> None:
+        """Fill the outputs with NaN."""
+        self.team.ask("poison", self.name)
+
+    def output(self) -> np.ndarray:
+        """Return the sampled rows of all ranks, in order."""
+        return self.team.rows(self.name)
+
+    def _time_us(self, calls: int) -> float:
+        found = max(self.team.ask("time_us", self.name, calls))
+        self.calls = int(min(MOST_CALLS, max(1, SAMPLE_US // found)))
+        return found
+
+
+@dataclass(frozen=True)
+class ParallelSuite(Suite):
+    """Problems of ring_attention() and heads_attention(), which teams of processes run.
+
+    checks: small rows whose errors are recorded.  ranks: GPUs.  teams: those that run, ours first;
+    empty but during a run.
+    """
+
+    rows: tuple[ParallelRow, ...]
+    checks: tuple[ParallelRow, ...] = ()
+    ranks: int = 2
+    teams: list[RankTeam] = field(default_factory=list, compare=False)
+    needs = "2 GPUs"
+
+    def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
+        """Return the names to run: those chosen, else all; PyTorch's only where PyTorch is.
+
+        Raises:
+            ValueError: an unknown name; lists those there are.
+        """
+        if chosen is None:
+            return (*OURS, TORCH) if candidates.available() else OURS
+        known = (*OURS, TORCH)
+        for name in (chosen := tuple(dict.fromkeys(chosen))):
+            if name not in known:
+                near = did_you_mean(name, known)
+                raise InputError(f"no candidate {name!r}{near}; there are: {', '.join(known)}")
+        return chosen
+
+    def peers(self, row: ParallelRow, names: Sequence[str]) -> list[str]:
+        """Return none: there is nothing to compile for them."""
+        return []
+
+    def files(self, names: Sequence[str]) -> list[str]:
+        """Return the kernel files of attention and of the join."""
+        methods = {pick("auto", problem_of(row), "gpu") for row in self.rows}
+        return sorted({one.file for name in methods for one in steps_of(name)} | {"31_join_parts"})
+
+    def run(self, chosen: Iterable[str] | None = None, **how) -> dict:
+        """Run the suite with a team of processes for each library; return its record.
+
+        Raises:
+            TimingError: fewer GPUs than ranks.  TeamFailed: a process of ours has failed.
+        """
+        if gpu_count() < self.ranks:
+            raise TimingError(
+                f"the suite {self.name} needs {self.ranks} GPUs, here are {gpu_count()}: "
+                f"`attn-course bench {self.name} --recorded` shows the record"
+            )
+        with self.started(self.candidates(chosen)):
+            return super().run(chosen, **how) | {
+                "ranks": self.ranks,
+                **self.teams[0].ask("facts")[0],
+            }
+
+    @contextmanager
+    def started(self, names: Sequence[str]):
+        """Start the teams that candidates need, for a block."""
+        kinds = [Ours, TorchPeer] if TORCH in names else [Ours]
+        try:
+            self.teams.extend(RankTeam(kind, self.ranks) for kind in kinds)
+            yield
+        finally:
+            for team in self.teams:
+                team.end()
+            self.teams.clear()
+
+    def run_row(self, row: ParallelRow, names: Sequence[str], refused=None, **how) -> dict:
+        """Check and time one row; return its record."""
+        return super().run_row(row, names, refused, **{"clock": TeamClock(), **how})
+
+    def benchmark(self, row: ParallelRow, names: Sequence[str]) -> dict:
+        """Return the arguments of run_benchmark(): processes have made the inputs."""
+        for team in self.teams:
+            team.ask("prepare", *row.arguments)
+        team_of = {name: self.teams[name == TORCH] for name in names}
+        makers = {name: partial(RankWork, name, team_of[name], row) for name in names}
+        given = {"makers": makers, "inputs": [], "row_seconds": ROW_SECONDS}
+        return given | {"expected": lambda: self.teams[0].ask("expected")[0]}
+
+    def standing(self, row: ParallelRow, result: BenchmarkResult) -> dict:
+        """Return rates, ratios to one GPU and to PyTorch, and the share of the exchange hidden."""
+        measured, operations = result.measured, attention_work(problem_of(row)).operations
+        others = [name for name in (ONE, TORCH) if name in measured.timings]
+        found = {
+            "causal": row.causal,
+            "dtype": row.dtype,
+            "operations": operations,
+            "timings": {
+                name: one
+                | {"how": "events", "tflops": round(tflops(operations, one["median_us"]), 3)}
+                for name, one in result.records().items()
+            },
+            "best": fastest(measured, SPREAD),
+            "ratios": {
+                name: {other: measured.ratio(name, other).record() for other in others}
+                for name in SPREAD
+                if name in measured.timings
+            },
+        }
+        for one in found["timings"].values():
+            one |= {"how": "events", "tflops": round(tflops(operations, one["median_us"]), 3)}
+        if RING in measured.timings:
+            found["exchange"] = self.hidden(row, measured.timings[RING].median_us)
+        return found
+
+    def hidden(self, row: ParallelRow, call_us: float) -> dict:
+        """Return the times of a ring, of its two sides alone, and the share of the exchange hidden.
+
+        The share is what the two together take less than one after the other, of the exchange.
+        """
+        ours = self.teams[0]
+        work = {name: RankWork(name, ours, row) for name in (RING, COMPUTE, EXCHANGE)}
+        replays = {name: one.capture(1) for name, one in work.items()}
+        turns = turns_for(dict.fromkeys(work, max(call_us, SAMPLE_US)), TURNS, ROW_SECONDS)
+        found: Contest = contest(replays, iterations=turns, warmup=1, clock=TeamClock())
+        both, alone, travel = (found.timings[name].median_us for name in work)
+        _, heads, n, d = row.shape
+        size = 2 if row.dtype != "float32" else 4
+        each = 2 * row.shape[0] * (row.kv_heads or heads) * (n // self.ranks) * d * size
+        return {
+            "bytes": each * (self.ranks - 1),
+            "both_us": round(both, 2),
+            "compute_us": round(alone, 2),
+            "exchange_us": round(travel, 2),
+            "hidden": round((alone + travel - both) / travel, 4),
+            "turns": turns,
+        }
+
+
+def problem_of(row: ParallelRow) -> Problem:
+    """Return the extents of a row on one GPU."""
+    b, h, n, d = row.shape
+    return Problem(b * h, n, n, d, h, row.kv_heads or h, row.causal, dtype=row.dtype)
+
+
+PARALLEL_SUITES = {
+    "parallel": ParallelSuite(
+        "parallel",
+        "attention of two GPUs, bfloat16: a ring, and by heads, beside one GPU",
+        tuple(
+            ParallelRow((1, 16, n, 128), causal)
+            for n in (8192, 32768, 131072)
+            for causal in (False, True)
+        ),
+        (
+            ParallelRow((1, 4, 4096, 128), True),
+            ParallelRow((2, 8, 1111, 128), True, "bfloat16", 2),
+            ParallelRow((1, 8, 5003, 128), False, "bfloat16", 4),
+            ParallelRow((1, 4, 3001, 128), True, "float16"),
+            ParallelRow((1, 4, 3001, 64), False, "float16", 2),
+            ParallelRow((2, 4, 777, 64), True, "float32", 2),
+            ParallelRow((1, 4, 1030, 64), False, "float32"),
+        ),
+    )
+}

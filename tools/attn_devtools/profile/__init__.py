@@ -1,0 +1,1 @@
+"""Nsight Compute on the ladder's kernels: runs it, and shows what it or the records say."""
