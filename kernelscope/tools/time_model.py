@@ -165,15 +165,20 @@ def judgement(times: dict, rows: list[dict]) -> dict:
 
 
 def record_of(parts: dict[str, dict], fitted: list[dict], fitted_as: str) -> dict:
-    """Return the record of the judgement. parts: "second" and "first", one set of kernels each.
+    """Return the record of the judgement: the first set's part, with the second's inside.
 
-    fitted: rows of the launches that the constants were fitted to; fitted_as: what they are called.
+    parts: by their names in SETS; fitted: rows of the launches that the constants were fitted to;
+    fitted_as: what they are called.
     """
     fits = {"fitted_as": fitted_as, "fitted_summary": summary(fitted)} if fitted else {}
     fits |= {"fitted": worst_first(fitted)} if fitted else {}
-    (newest, *_) = parts.values()
-    stamp = {"kind": "time_model"} | {key: newest[key] for key in (*STAMP, "kernels")}
-    return stamp | {"blocks": BLOCKS} | parts | fits
+    second = {"second": parts["second"]} if "second" in parts else {}
+    return {"kind": "time_model", "blocks": BLOCKS} | parts["first"] | second | fits
+
+
+def parts_of(record: dict) -> dict[str, dict]:
+    """Return the parts of a record by their names in SETS."""
+    return ({"second": record["second"]} if "second" in record else {}) | {"first": record}
 
 
 def worst_first(rows: list[dict]) -> list[dict]:
@@ -185,11 +190,10 @@ def markdown(record: dict) -> str:
     head = ["| | times | median | 90 % below | worst | within 30 % | tau | right limits |"]
     head += ["|---|---|---|---|---|---|---|---|"]
     tables = []
-    for part, title in SETS.items():
-        if part in record:
-            head.append(_errors(title, record[part]["summary"]))
-            head += [_errors(f"... `{name}`", one) for name, one in record[part]["by_file"].items()]
-            tables += ["", *_kernels(title, record[part]["rows"])]
+    for name, part in parts_of(record).items():
+        head.append(_errors(SETS[name], part["summary"]))
+        head += [_errors(f"... `{file}`", one) for file, one in part["by_file"].items()]
+        tables += ["", *_kernels(SETS[name], part["rows"])]
     if "fitted" in record:
         head.append(_errors(record["fitted_as"], record["fitted_summary"]))
     return "\n".join([*head, *tables]) + "\n"
