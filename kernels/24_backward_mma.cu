@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     const bool of_k = warp >= PAIRS;  // this warp has the gradient of K, else of V
     const int key_tiles = (m + BC - 1) / BC, tiles = (n + BR - 1) / BR;
     // In a fixed order the last keys are the first to add to dq: no block waits for a later one.
-    const int block = DETERMINISTIC ? next_ticket(turns) : blockIdx.x;
+    const int block = DETERMINISTIC ? next_ticket(turns, ds_tiles) : blockIdx.x;
     const int key_tile = DETERMINISTIC ? key_tiles - 1 - block % key_tiles : block % key_tiles;
     const int kv_head = block / key_tiles, group = heads / kv_heads;
     const int key0 = key_tile * BC, warp_key = key0 + pair * WARP_KEYS;  // the warp's first key

@@ -15,6 +15,7 @@ from attn_course.ladder.problem import LARGEST_D, Device, Geometry, Problem, cei
 from attn_course.ladder.steps import Step
 
 from .mma import MMA_STEPS, suits_mma
+from .tf32 import TF32_STEPS, suits_tf32
 from .wgmma import WGMMA_STEPS, suits_backward_wgmma
 
 DETERMINISTIC = "DETERMINISTIC"  # the constant of a file that can sum in a fixed order, if asked
@@ -146,6 +147,7 @@ def _any_float32(problem: Problem, device: Device) -> str:
 METHODS: dict[str, BackwardMethod] = {
     "backward_wgmma": BackwardMethod(WGMMA_STEPS, suits_backward_wgmma),
     "backward_mma": BackwardMethod(MMA_STEPS, suits_mma),
+    "backward_tf32x3": BackwardMethod(TF32_STEPS, suits_tf32),
     "backward_rows": BackwardMethod((DELTA, ROWS, KEYS), _any_float32),
 }
 BACKWARD = tuple(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import ml_dtypes
 import numpy as np
 from kernelscope import array_module
 
@@ -11,6 +12,8 @@ from attn_course.ladder.verify import Oracle, Verdict, verdict
 from attn_course.reference.comparison import poisoned
 
 from .methods import BackwardRequest
+
+ROUNDINGS = 8  # of a gradient's terms: where they cancel, no less is left of a rounded input
 
 
 def backward_inputs(q, k, v, seed: int = 0, **how) -> dict[str, np.ndarray]:
@@ -44,7 +47,28 @@ def backward_call(
     found = reference.attention_backward(q, k, v, dout, bias=bias, return_dbias=True, **masks)
     expected = dict(zip(("dq", "dk", "dv", "dbias"), found, strict=True))
     written = {name: call.arrays[name] for name in expected if name in call.arrays}
-    return call, Oracle(written, expected, call.tolerance, f"{method}: {{}}")
+    unit = ROUNDINGS / 2 * float(ml_dtypes.finfo(q.dtype).eps)
+    sizes = term_sizes(q, k, v, dout, bias=bias, **masks)
+    absolute = {name: unit * size for name, size in sizes.items()}
+    return call, Oracle(written, expected, call.tolerance, f"{method}: {{}}", absolute)
+
+
+def term_sizes(q, k, v, dout, **how) -> dict[str, np.ndarray]:
+    """Return, for dq, dk and dv, the sums of the magnitudes of the terms of their elements.
+
+    In ds = p (dp - delta) dp and delta count apart, for they are sums too. Where there are few
+    keys or few columns they nearly cancel.
+    q, dout: (B, H, n, d).  k, v: (B, H_kv, m, d).  how: as of reference.attention().
+    """
+    groups = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(np.asarray(one, np.float64), groups, axis=1) for one in (k, v))
+    p = reference.softmax(reference.attention_scores(q, k, **how))
+    scale = abs(how.get("scale", q.shape[3] ** -0.5))
+    q, k, of_v, dout = (np.abs(np.asarray(one, np.float64)) for one in (q, k, v, dout))
+    ds = p * (dout @ of_v.swapaxes(-1, -2) + (dout * abs(p @ v)).sum(axis=-1, keepdims=True))
+    of_keys = (scale * ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dout)
+    dk, dv = (one.reshape(len(q), -1, groups, *one.shape[2:]).sum(axis=2) for one in of_keys)
+    return {"dq": scale * ds @ k, "dk": dk, "dv": dv}
 
 
 def verify_backward(

@@ -7,7 +7,7 @@ command line, the notebooks and the tests read the same records.
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from kernelscope import array_module, asnumpy, resolve_backend
@@ -73,18 +73,24 @@ class Oracle:
         expected: the same in float64.
         relative: the relative error that is allowed.
         label: what messages call an array; {} stands for its name.
+        absolute: by name, the error of each element that is allowed besides.
     """
 
     written: Mapping[str, object]
     expected: Arrays
     relative: float
     label: str = "{}"
+    absolute: Arrays = field(default_factory=dict)
 
     def judge(self) -> Comparison:
         """Compare the arrays as they are now; return the worst comparison."""
         return worst(
             compare(
-                array, self.expected[name], name=self.label.format(name), relative=self.relative
+                array,
+                self.expected[name],
+                name=self.label.format(name),
+                relative=self.relative,
+                absolute=self.absolute.get(name, 0.0),
             )
             for name, array in self.written.items()
         )

@@ -82,10 +82,10 @@ def compare(actual, expected, *, relative=DEFAULT_RELATIVE, absolute=0.0, name="
     """Hold ``actual`` against ``expected``, element by element and as a whole.
 
     Agreement needs all of: the same shape; relative_error <= ``relative`` (or an error norm
-    within ``absolute`` an element); every single element within 10 * ``relative`` of the larger
-    of its reference and the reference's root mean square. NaN never passes, in either array. An
-    expected infinity must be met exactly, an all-zero reference by exact zeros unless ``absolute``
-    allows more.
+    within that of ``absolute``); every single element within 10 * ``relative`` of the larger of its
+    reference and the reference's root mean square. NaN never passes, in either array. An expected
+    infinity must be met exactly, an all-zero reference by exact zeros unless ``absolute``, a number
+    for all elements or one for each, allows more.
 
     Args:
         actual, expected: NumPy or CuPy arrays of real numbers, of equal shape.
@@ -111,7 +111,7 @@ def compare(actual, expected, *, relative=DEFAULT_RELATIVE, absolute=0.0, name="
     largest = float(np.max(error))
     ratio, largest = (math.inf if math.isnan(x) else x for x in (ratio, largest))
 
-    close = ratio <= relative or error_norm <= absolute * math.sqrt(actual.size)
+    close = ratio <= relative or error_norm <= _norm(np.broadcast_to(absolute, actual.shape))
     if close and not bad.any():
         text = f"{name}: agrees, relative error {ratio:.2e}, largest error {largest:.2e}"
         return Comparison(True, largest, ratio, None, text)

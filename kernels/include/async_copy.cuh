@@ -2,7 +2,7 @@
 //                copy, computes, and waits only when it needs the data.
 // Used by:       12_flash_async.cu, 13_flash_wmma.cu, 14_flash_mma.cu, 15_flash_tf32x3.cu,
 //                19_flash_split.cu, 20_rows_split.cu, 24_backward_mma.cu, 29_split_tf32x3.cu,
-//                include/warp_keys.cuh
+//                30_backward_tf32x3.cu, include/warp_keys.cuh
 // Explained in:  10_asynchronous_copies
 #pragma once
 

@@ -1,6 +1,6 @@
 // Idea:          Scores with keys as rows become weights and their gradients where they are, in
 //                fragments; what another product takes as columns leaves them turned.
-// Used by:       25_backward_wgmma.cu
+// Used by:       25_backward_wgmma.cu, 30_backward_tf32x3.cu
 // Explained in:  16_hopper
 #pragma once
 

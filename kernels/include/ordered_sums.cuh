@@ -1,6 +1,6 @@
 // Idea:          Blocks add to the same sums in global memory: in any order, by atomics, or one
 //                after the other, which gives the same bits on every run.
-// Used by:       24_backward_mma.cu, 25_backward_wgmma.cu
+// Used by:       24_backward_mma.cu, 25_backward_wgmma.cu, 30_backward_tf32x3.cu
 // Explained in:  11_tensor_cores
 #pragma once
 
@@ -37,12 +37,13 @@ __device__ __forceinline__ void add_rows(float* to,  // (16*tiles, width)
 
 // This block's number in the order in which blocks started: those before it are at work, or done,
 // so it may wait for them. The counter is zero again when the last block has its number.
-__device__ __forceinline__ int next_ticket(unsigned* counter)
+__device__ __forceinline__ int next_ticket(unsigned* counter,
+                                           void* place)  // 4 bytes, shared, used after a barrier
 {
-    __shared__ unsigned ticket;
-    if (threadIdx.x == 0) ticket = atomicInc(counter, gridDim.x - 1);
+    unsigned* ticket = static_cast<unsigned*>(place);
+    if (threadIdx.x == 0) *ticket = atomicInc(counter, gridDim.x - 1);
     __syncthreads();  // barrier: the number is not there yet
-    return ticket;
+    return *ticket;
 }
 
 // A warp waits until `turn` others have passed their turn on, and sees what they added.

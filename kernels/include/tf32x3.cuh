@@ -1,6 +1,6 @@
 // Idea:          An fp32 number as the sum of two TF32 numbers, and three products of such parts
 //                in place of one: nearly fp32's accuracy from tensor cores.
-// Used by:       15_flash_tf32x3.cu, 29_split_tf32x3.cu
+// Used by:       15_flash_tf32x3.cu, 29_split_tf32x3.cu, include/split_gradients.cuh
 // Explained in:  11_tensor_cores
 #pragma once
 

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from kernelscope import RawModule
+from kernelscope.compile import with_headers
 
 from attn_course.backward import BACKWARD
 from attn_course.ladder import headers
@@ -192,6 +193,35 @@ def test_an_include_file_has_no_constants_and_no_kernels(path):
     assert not headers.read_constants(path) and "__global__" not in path.read_text()
     for line in path.read_text().splitlines():
         assert "__syncthreads()" not in line or "// barrier:" in line, line
+
+
+STATIC = re.compile(r"^\s*__shared__", re.MULTILINE)
+DYNAMIC = re.compile(r"extern __shared__ __align__\((\d+)\)")
+
+
+def static_beside_aligned(path) -> bool:
+    """Whether a kernel aligns dynamic shared memory to more than 16 bytes and has static arrays.
+
+    In a debug build (-G) dynamic memory begins behind static arrays at any 16 bytes, whatever its
+    declaration says: swizzled tiles are wrong there. Measured on an H200.
+    """
+    text = path.read_text(encoding="utf-8")
+    aligned = max((int(one) for one in DYNAMIC.findall(text)), default=0)
+    return aligned > 16 and bool(STATIC.search(with_headers(text, path.parent)))
+
+
+@pytest.mark.parametrize("path", LADDER_FILES, ids=lambda path: path.stem)
+def test_no_static_memory_moves_aligned_tiles(path):
+    assert not static_beside_aligned(path)
+
+
+def test_static_memory_beside_aligned_tiles_is_found(tmp_path):
+    kernel = tmp_path / "kernel.cu"
+    (tmp_path / "a.cuh").write_text("__device__ int f() {\n    __shared__ int x;\n}\n")
+    for align, include, found in ((128, "a", True), (16, "a", False), (1024, "", False)):
+        head = f'#include "{include}.cuh"\n' if include else ""
+        kernel.write_text(f"{head}extern __shared__ __align__({align}) char m[];\n")
+        assert static_beside_aligned(kernel) == found
 
 
 def test_every_include_file_is_used():

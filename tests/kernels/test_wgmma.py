@@ -76,7 +76,7 @@ def test_two_warpgroups_and_three(groups, heads):
 
 def test_a_block_takes_tile_after_tile():
     """Rings go round several times, for Q too."""
-    check(*inputs(HALF, 1, 5, 5, 200, 400, 16), options=("-DBLOCKS=1", "-DGROUPS=2"))
+    check(*inputs(HALF, 1, 3, 3, 200, 200, 16), options=("-DBLOCKS=1", "-DGROUPS=2"))
 
 
 @pytest.mark.parametrize("scale", [-0.4, 0.0, 3.0])

@@ -93,9 +93,14 @@ class CopyTarget:
         return x, out
 
 
-def ncu_command(ncu: Path, kernels: Sequence[str], metrics: Sequence[str], program) -> list[str]:
-    """The command line that profiles the named kernels of a program and prints CSV."""
+def ncu_command(
+    ncu: Path, kernels: Sequence[str], metrics: Sequence[str], program, more: Sequence[str] = ()
+) -> list[str]:
+    """The command line that profiles the named kernels of a program and prints CSV.
+
+    more: options of ncu besides.
+    """
     how = "--clock-control none --target-processes all --kernel-name-base function"
     wanted = ["--kernel-name", f"regex:^({'|'.join(sorted(set(kernels)))})$"]
     shown = ["--metrics", ",".join(metrics), *"--csv --page raw --print-units base".split()]
-    return [str(ncu), *how.split(), *wanted, *shown, *program]
+    return [str(ncu), *how.split(), *more, *wanted, *shown, *program]

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from kernelscope.ranks import RankLost
-from kernelscope.ranks.rank import CHANNELS
+from kernelscope.ranks import CHANNELS, RankLost
 
 from attn_course.reference.comparison import compare
 from attn_course.reference.dtypes import TOLERANCES
@@ -24,7 +23,7 @@ TURNS = 5
 DIES_AFTER_S, ENDS_WITHIN_S = 2.0, 70.0
 
 
-class Held(Ours):
+class BlockAnSm(Ours):
     """A rank whose kernel takes an SM a block for all its tiles, as on one GPU alone."""
 
     def __init__(self):
@@ -76,7 +75,7 @@ def checked(rows: Sequence, ranks: int, make: Callable = RankTeam) -> list[dict]
 
 def by_blocks(rows: Sequence, ranks: int) -> Iterator[dict]:
     """Yield the times of rings and their two sides, by the blocks of NCCL and by the grid."""
-    settings = [(NCCL_BLOCKS[-1], Held), *((blocks, Ours) for blocks in NCCL_BLOCKS)]
+    settings = [(NCCL_BLOCKS[-1], BlockAnSm), *((blocks, Ours) for blocks in NCCL_BLOCKS)]
     for blocks, kind in settings:
         team = RankTeam(kind, ranks, {CHANNELS: str(blocks)})
         try:
@@ -89,7 +88,7 @@ def by_blocks(rows: Sequence, ranks: int) -> Iterator[dict]:
                     for name in (RING, COMPUTE, EXCHANGE)
                 }
                 medians = {f"{name}_us": round(float(np.median(x)), 2) for name, x in times.items()}
-                grid = "a block an SM" if kind is Held else "a block a tile"
+                grid = "a block an SM" if kind is BlockAnSm else "a block a tile"
                 stamp = {"label": row.label, "nccl_blocks": blocks, "grid": grid}
                 yield stamp | medians | {"link_gb_s": link[-1]["gb_s"]}
         finally:

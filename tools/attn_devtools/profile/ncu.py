@@ -94,15 +94,14 @@ def collect(
 
 def run_ncu(
     program: Sequence[str], launches: Sequence[Geometry], metrics, more: Sequence[str] = ()
-) -> list[Profile]:
+):
     """Profiles of a program that makes exactly these launches, in this order.
 
     Metrics that this ncu does not know are left out. more: options of ncu besides.
     """
     ncu, metrics = required_ncu(), list(metrics)
     for _ in range(_RETRIES):
-        command = ncu_command(ncu, [launch.entry for launch in launches], metrics, program)
-        command[1:1] = more
+        command = ncu_command(ncu, [launch.entry for launch in launches], metrics, program, more)
         done = subprocess.run(
             command,
             cwd=IMPORT_ROOT,
