@@ -164,12 +164,21 @@ def judgement(times: dict, rows: list[dict]) -> dict:
     }
 
 
-def record_of(parts: dict[str, dict], fitted: list[dict]) -> dict:
-    """Return the record of the judgement. parts: "second" and "first", one set of kernels each."""
-    fits = {"fitted_summary": summary(fitted), "fitted": worst_first(fitted)} if fitted else {}
-    (newest, *_) = parts.values()
-    stamp = {"kind": "time_model"} | {key: newest[key] for key in (*STAMP, "kernels")}
-    return stamp | {"blocks": BLOCKS} | parts | fits
+def record_of(parts: dict[str, dict], fitted: list[dict], fitted_as: str) -> dict:
+    """Return the record of the judgement: the first set's part, with the second's inside.
+
+    parts: by their names in SETS; fitted: rows of the launches that the constants were fitted to;
+    fitted_as: what they are called.
+    """
+    fits = {"fitted_as": fitted_as, "fitted_summary": summary(fitted)} if fitted else {}
+    fits |= {"fitted": worst_first(fitted)} if fitted else {}
+    second = {"second": parts["second"]} if "second" in parts else {}
+    return {"kind": "time_model", "blocks": BLOCKS} | parts["first"] | second | fits
+
+
+def parts_of(record: dict) -> dict[str, dict]:
+    """Return the parts of a record by their names in SETS."""
+    return ({"second": record["second"]} if "second" in record else {}) | {"first": record}
 
 
 def worst_first(rows: list[dict]) -> list[dict]:
@@ -181,13 +190,12 @@ def markdown(record: dict) -> str:
     head = ["| | times | median | 90 % below | worst | within 30 % | tau | right limits |"]
     head += ["|---|---|---|---|---|---|---|---|"]
     tables = []
-    for part, title in SETS.items():
-        if part in record:
-            head.append(_errors(title, record[part]["summary"]))
-            head += [_errors(f"... `{name}`", one) for name, one in record[part]["by_file"].items()]
-            tables += ["", *_kernels(title, record[part]["rows"])]
+    for name, part in parts_of(record).items():
+        head.append(_errors(SETS[name], part["summary"]))
+        head += [_errors(f"... `{file}`", one) for file, one in part["by_file"].items()]
+        tables += ["", *_kernels(SETS[name], part["rows"])]
     if "fitted" in record:
-        head.append(_errors("fitted", record["fitted_summary"]))
+        head.append(_errors(record["fitted_as"], record["fitted_summary"]))
     return "\n".join([*head, *tables]) + "\n"
 
 
@@ -215,6 +223,7 @@ def main() -> None:
     for part in SETS:
         parser.add_argument(f"--{part}", type=Path)
     parser.add_argument("--fitted", type=Path)
+    parser.add_argument("--fitted-as", default="fitted", help="what their rows are called")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
@@ -224,7 +233,7 @@ def main() -> None:
             times = json.loads(path.read_text())
             parts[part] = judgement(times, judged(times, arguments.gpu, arguments.workers))
     fitted = json.loads(arguments.fitted.read_text()) if arguments.fitted else []
-    record = record_of(parts, fitted)
+    record = record_of(parts, fitted, arguments.fitted_as)
     arguments.record.write_text(json.dumps(record, indent=1) + "\n")
     print(markdown(record))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from kernelscope.differential.identity import checkout_commit, gpu_identity
-from kernelscope.timing.measure import replay_times
+from kernelscope.timing import replay_times
 
 from attn_course.folders import checkout
 from attn_course.ladder.problem import Geometry

@@ -504,11 +504,16 @@ class TimeModelPart(TypedDict):
 
 
 class TimeModelRecord(RecordStamp):
-    """second: measured before anything predicted them; first: the model was changed for these."""
+    """The first set, for which the model was changed; second: measured before any prediction."""
 
     blocks: Natural
+    how: str
+    summary: PredictionErrors
+    by_file: dict[str, PredictionErrors]
+    rows: list[PredictedTime]
+    left_out: NotRequired[list[str]]  # labels that this judgement did not predict
     second: NotRequired[TimeModelPart]
-    first: TimeModelPart
+    fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
 

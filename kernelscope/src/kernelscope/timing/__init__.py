@@ -7,6 +7,6 @@ _NAMES = {
     "gpus": "GpuConstants gpu names",
     "model": "Prediction",
     "observer": "Time",
-    "measure": "measure_gpu",
+    "measure": "measure_gpu replay_times",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)
