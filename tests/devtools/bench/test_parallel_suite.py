@@ -10,15 +10,17 @@ from kernelscope.ranks import run_ranks
 from record_harness import stamped
 
 from attn_course.cli import main
-from attn_course.measure import candidates
+from attn_course.measure import candidates, records
 from attn_devtools.bench import (
     PARALLEL_SUITES,
     parallel,
     parallel_trials,
     parallel_workers,
     problems,
+    suite,
 )
 from attn_devtools.bench.parallel import ParallelRow, ParallelSuite, RankWork
+from attn_devtools.bench.parallel_workers import TeamFailed
 from attn_devtools.record import command as record
 from attn_devtools.record import schema
 
@@ -119,6 +121,29 @@ def test_rows_of_ranks_come_in_the_order_of_the_sequence(threads):
             assert np.isnan(work.output()).all()
     for one in outputs[1:]:
         assert np.abs(one - outputs[0]).max() < 1e-5
+
+
+def test_a_whole_run_names_its_kernels_and_has_the_trials(threads, monkeypatch):
+    def lost(row, ranks):
+        raise TeamFailed("Mortal 0: no answer\nand its trace")
+
+    long = ParallelRow((1, 4, parallel.LONG, 8))
+    run = ParallelSuite("parallel", "small ones", (ROW, long), checks=(ROW,))
+    monkeypatch.setattr(parallel, "gpu_count", lambda: 2)
+    monkeypatch.setattr(suite, "require_gpu", lambda: None)
+    monkeypatch.setattr(parallel, "pick", lambda *_: "flash_mma")
+    monkeypatch.setattr(parallel_workers.Ours, "facts", lambda one: {"nccl": 22807, "link": []})
+    monkeypatch.setattr(parallel, "checked", lambda rows, ranks: [*rows, ranks])
+    monkeypatch.setattr(parallel, "by_blocks", lambda rows, ranks: iter([*rows, ranks]))
+    monkeypatch.setattr(parallel, "lost_rank", lost)
+    monkeypatch.setattr(ParallelSuite, "run_row", lambda *_, **how: {"label": ROW.label})
+    monkeypatch.setattr(records, "new_record", lambda kind, files, **of: {"files": files, **of})
+    found = run.run(parallel.OURS)
+    assert found["files"] == ["14_flash_mma", "31_join_parts"] and not run.teams
+    assert (found["ranks"], found["nccl"], len(found["rows"])) == (2, 22807, 2)
+    assert found["checked"] == [ROW, 2] and found["by_blocks"] == [long, 2]
+    assert found["lost_rank"] == "Mortal 0: no answer"
+    assert "checked" not in run.run(parallel.OURS, quick=True)
 
 
 def test_names(monkeypatch):

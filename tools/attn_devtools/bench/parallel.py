@@ -23,6 +23,7 @@ from attn_course.measure.candidates import BaselineRefuses
 from attn_course.measure.roofline import attention_work, tflops
 from attn_course.reference.dtypes import TOLERANCES
 
+from .parallel_trials import by_blocks, checked, lost_rank, or_message
 from .parallel_workers import (
     COMPUTE,
     EXCHANGE,
@@ -131,7 +132,7 @@ class ParallelSuite(Suite):
         """Return none: there is nothing to compile for them."""
         return []
 
-    def files(self, names: Sequence[str]) -> list[str]:
+    def files(self, names: Sequence[str], rows: Sequence[dict] = ()) -> list[str]:
         """Return the kernel files of attention and of the join."""
         methods = {pick("auto", problem_of(row), "gpu") for row in self.rows}
         return sorted({one.file for name in methods for one in steps_of(name)} | {"31_join_parts"})
@@ -148,10 +149,18 @@ class ParallelSuite(Suite):
                 f"`attn-course bench {self.name} --recorded` shows the record"
             )
         with self.started(self.candidates(chosen)):
-            return super().run(chosen, **how) | {
-                "ranks": self.ranks,
-                **self.teams[0].ask("facts")[0],
-            }
+            found = super().run(chosen, **how) | {"ranks": self.ranks}
+            found |= self.teams[0].ask("facts")[0]
+        return found if how.get("quick") else found | self.trials()
+
+    def trials(self) -> dict:
+        """Return the fields of the record beside its times; each starts teams of its own."""
+        rows, ranks = [row for row in self.rows if row.shape[2] == LONG], self.ranks
+        return {
+            "checked": or_message(lambda: checked(self.checks, ranks)),
+            "by_blocks": or_message(lambda: list(by_blocks(rows, ranks))),
+            "lost_rank": or_message(lambda: lost_rank(rows[0], ranks)),
+        }
 
     @contextmanager
     def started(self, names: Sequence[str]):
@@ -198,8 +207,6 @@ class ParallelSuite(Suite):
                 if name in measured.timings
             },
         }
-        for one in found["timings"].values():
-            one |= {"how": "events", "tflops": round(tflops(operations, one["median_us"]), 3)}
         if RING in measured.timings:
             found["exchange"] = self.hidden(row, measured.timings[RING].median_us)
         return found
