@@ -11,6 +11,7 @@ from record_harness import stamped
 
 from attn_course.cli import main
 from attn_course.measure import candidates, records
+from attn_course.measure.candidates import BaselineRefuses
 from attn_devtools.bench import (
     PARALLEL_SUITES,
     parallel,
@@ -144,6 +145,42 @@ def test_a_whole_run_names_its_kernels_and_has_the_trials(threads, monkeypatch):
     assert found["checked"] == [ROW, 2] and found["by_blocks"] == [long, 2]
     assert found["lost_rank"] == "Mortal 0: no answer"
     assert "checked" not in run.run(parallel.OURS, quick=True)
+
+
+class Pipe:
+    """A link to a rank that has given some answers."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def send(self, asked):
+        pass
+
+    def poll(self, timeout_s):
+        return bool(self.answers)
+
+    def recv(self):
+        if self.answers[0] is EOFError:
+            raise EOFError
+        return self.answers.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        (((False, "wrong"), (False, "lost")), "Ours 0: wrong"),
+        (((True, 1), (False, "wrong")), "Ours 1: wrong"),
+        ((EOFError, (True, 2)), "Ours 0 has ended"),
+        (((None, "no such mask"), (True, 2)), "no such mask"),
+    ],
+)
+def test_an_answer_counts_for_its_own_question(answers, words):
+    team = object.__new__(parallel_workers.RankTeam)
+    team.kind, team.links = "Ours", [Pipe(one, (True, 7)) for one in answers]
+    with pytest.raises((TeamFailed, BaselineRefuses), match=words):
+        team.ask("make", "heads")
+    left = [link.answers for link in team.links]
+    assert left == [[one, (True, 7)] if one is EOFError else [(True, 7)] for one in answers]
 
 
 def test_names(monkeypatch):

@@ -58,7 +58,11 @@ class RankTeam:
             theirs.close()
             self.links.append(ours)
             self.processes.append(process)
-        self._answers(START_S)
+        try:
+            self._answers(START_S)
+        except (TeamFailed, BaselineRefuses):
+            self.end()
+            raise
 
     def ask(self, name: str, *arguments, timeout_s: float = ANSWER_S) -> list:
         """Return the answers by rank. BaselineRefuses: a peer does not take it. TeamFailed."""
@@ -82,19 +86,24 @@ class RankTeam:
             process.join()
 
     def _answers(self, timeout_s: float) -> list:
-        found, refused = [], None
+        """Take the answers of all: one that is left would count for the next question."""
+        found, refused, failed = [], None, []
         for rank, link in enumerate(self.links):
             try:
                 if not link.poll(timeout_s):
-                    raise TeamFailed(f"{self.kind} {rank}: no answer within {timeout_s:g} s")
+                    failed.append(f"{self.kind} {rank}: no answer within {timeout_s:g} s")
+                    continue
                 good, answer = link.recv()
             except (EOFError, OSError):
-                raise TeamFailed(f"{self.kind} {rank} has ended") from None
+                failed.append(f"{self.kind} {rank} has ended")
+                continue
             if good is None:
                 refused = answer
             elif not good:
-                raise TeamFailed(f"{self.kind} {rank}: {answer}")
+                failed.append(f"{self.kind} {rank}: {answer}")
             found.append(answer)
+        if failed:
+            raise TeamFailed(failed[0])
         if refused:
             raise BaselineRefuses(refused)
         return found
