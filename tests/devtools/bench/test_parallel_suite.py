@@ -183,6 +183,27 @@ def test_an_answer_counts_for_its_own_question(answers, words):
     assert left == [[one, (True, 7)] if one is EOFError else [(True, 7)] for one in answers]
 
 
+@pytest.mark.parametrize("error", [BaselineRefuses("no mask"), TeamFailed("no mask\ntrace")])
+def test_a_peer_that_prepares_nothing_is_refused_alone(error):
+    class Team:
+        def __init__(self, error=None):
+            self.error = error
+
+        def ask(self, *_):
+            if self.error:
+                raise self.error
+
+    names = (parallel.RING, parallel.TORCH)
+    one = ParallelSuite("parallel", "a small one", (ROW,), teams=[Team(), Team(error)])
+    makers = one.benchmark(ROW, names)["makers"]
+    assert makers[parallel.RING]().name == parallel.RING
+    with pytest.raises(BaselineRefuses, match="^no mask$"):
+        makers[parallel.TORCH]()
+    broken = ParallelSuite("parallel", "a small one", (ROW,), teams=[Team(error), Team()])
+    with pytest.raises(type(error)):
+        broken.benchmark(ROW, names)
+
+
 def test_names(monkeypatch):
     monkeypatch.setattr(candidates, "available", lambda: True)
     assert SUITE.candidates() == ("one_gpu", "ring", "heads", "torch_context_parallel")

@@ -37,7 +37,7 @@ from .parallel_workers import (
     TeamFailed,
     TorchPeer,
 )
-from .suite import Suite, fastest
+from .suite import Suite, fastest, refuse
 
 OURS = (ONE, RING, HEADS)
 SPREAD = (RING, HEADS)  # over all ranks
@@ -180,10 +180,14 @@ class ParallelSuite(Suite):
 
     def benchmark(self, row: ParallelRow, names: Sequence[str]) -> dict:
         """Return the arguments of run_benchmark(): processes have made the inputs."""
-        for team in self.teams:
-            team.ask("prepare", *row.arguments)
         team_of = {name: self.teams[name == TORCH] for name in names}
         makers = {name: partial(RankWork, name, team_of[name], row) for name in names}
+        self.teams[0].ask("prepare", *row.arguments)
+        for team in self.teams[1:]:
+            try:
+                team.ask("prepare", *row.arguments)
+            except (BaselineRefuses, TeamFailed) as error:
+                makers[TORCH] = partial(refuse, str(error).splitlines()[0])
         given = {"makers": makers, "inputs": [], "row_seconds": ROW_SECONDS}
         return given | {"expected": lambda: self.teams[0].ask("expected")[0]}
 

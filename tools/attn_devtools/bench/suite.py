@@ -62,7 +62,7 @@ class Suite(ABC):
         given = self.benchmark(row, names)
         for (label, name), reason in (refused or {}).items():
             if label == row.label:
-                given["makers"][name] = partial(_refuse, reason)
+                given["makers"][name] = partial(refuse, reason)
         result = run_benchmark(**given, **how)
         fields = {
             "label": row.label,
@@ -115,7 +115,8 @@ class Suite(ABC):
         )
 
 
-def _refuse(reason: str, *_inputs) -> None:
+def refuse(reason: str, *_inputs) -> None:
+    """Stand for the maker of a candidate that does not take a problem."""
     raise BaselineRefuses(reason)
 
 
