@@ -1,12 +1,13 @@
 """Judge the time model on kernels that it was never fitted to.
 
-    python kernelscope/tools/time_model.py RECORD.json --first TIMES.json --second TIMES.json
+    python kernelscope/tools/time_model.py RECORD.json --first TIMES.json [--second TIMES.json]
         [--fitted ROWS.json] [--gpu h200]
 
 The files of times have the median of each kernel at each shape, and what Nsight Compute says: of
 held_out, which the model's rules were changed for, and of held_out_second, which is measured before
-anything predicts it. The record gets every kernel at every shape with its measured and its predicted time, the errors, and
-how often the limit is the one that Nsight Compute's counters show; docs/time.md has its tables.
+anything predicts it. The record gets every kernel at every shape with its measured and its
+predicted time, the errors, and how often the limit is the one that Nsight Compute's counters show;
+docs/time.md has its tables.
 --fitted has rows of the launches that the constants were fitted to, which stand apart.
 """
 
@@ -221,7 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("record", type=Path)
     for part in SETS:
-        parser.add_argument(f"--{part}", type=Path)
+        parser.add_argument(f"--{part}", type=Path, required=part == "first")
     parser.add_argument("--fitted", type=Path)
     parser.add_argument("--fitted-as", default="fitted", help="what their rows are called")
     parser.add_argument("--gpu", default="h200")
