@@ -1,6 +1,7 @@
 """Lines between ranks: rounds of values, and what is said of a rank that is lost."""
 
 import threading
+import time
 
 import pytest
 from kernelscope.ranks import Hub, RankLost, lines
@@ -111,6 +112,27 @@ def test_a_process_that_says_goodbye_is_not_lost(processes):
     processes[2].close()
     [error] = in_threads(lambda: processes[0].gather(1, "one more", 0.3))
     assert "not come to one more within 0.3 s" in str(error)
+
+
+def test_the_answers_of_the_last_round_go_before_the_goodbye_of_rank_0(processes, monkeypatch):
+    own, *others = processes
+    in_threads(*(lambda line=line: line.gather(0, "x") for line in processes))
+    send = lines._Wire.send
+
+    def slow(wire, message):
+        if "values" in message:
+            time.sleep(0.3)
+        send(wire, message)
+
+    monkeypatch.setattr(lines._Wire, "send", slow)
+
+    def last():
+        found = own.gather(1, "the end")
+        own.close()
+        return found
+
+    found = in_threads(last, *(lambda line=line: line.gather(1, "the end") for line in others))
+    assert found == [[1, 1, 1]] * 3
 
 
 def test_nobody_answers(monkeypatch):

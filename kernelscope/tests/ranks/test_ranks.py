@@ -122,7 +122,14 @@ def test_a_process_finds_its_rank_in_the_environment(monkeypatch):
         assert (one.rank, one.size, one.backend) == (0, 1, "simulator")
         assert one.gather("x", "y") == ["x"]
         one.wait()
+
+
+@pytest.mark.parametrize("number", ["0", "1"])
+def test_processes_are_refused_on_the_simulator_at_once(monkeypatch, number):
+    """Rank 1 does not wait for a rank 0 that is refused as well."""
+    monkeypatch.setenv("RANK", number)
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(rank, "FarLine", None)
     with pytest.raises(InputError, match="processes have no link on the simulator"):
         join_ranks("simulator")
 

@@ -153,12 +153,16 @@ class OwnLine(HubLine):
     def __init__(self, address: tuple[str, int], size: int):
         super().__init__(Hub(size), 0)
         self._wires: list[_Wire] = []
+        self._answering: dict[_Wire, threading.Thread] = {}
         self._server = socket.create_server(address, backlog=size)
         threading.Thread(target=self._admit, daemon=True).start()
 
     def close(self) -> None:
+        """Send the answers of the last round, and end the lines."""
         self._server.close()
         for wire in self._wires:
+            if answer := self._answering.get(wire):
+                answer.join(SILENT_S)
             wire.close()
 
     def _admit(self) -> None:
@@ -179,7 +183,9 @@ class OwnLine(HubLine):
         elif "failure" in message:
             self.hub.fail(message["failure"])
         else:
-            threading.Thread(target=self._answer, args=(wire, message), daemon=True).start()
+            answer = threading.Thread(target=self._answer, args=(wire, message), daemon=True)
+            self._answering[wire] = answer
+            answer.start()
 
     def _answer(self, wire: "_Wire", message: dict) -> None:
         asked = message["round"], message["value"], message["what"], message["timeout_s"]

@@ -220,13 +220,12 @@ def join_ranks(backend: str | None = None) -> Rank:
     """
     backend = resolve_backend(backend)
     rank, size, local, address = _place()
+    if backend == "simulator" and size > 1:
+        raise InputError(
+            "processes have no link on the simulator: run the ranks as threads, by run_ranks()"
+        )
     line = OwnLine(address, size) if rank == 0 else FarLine(address, rank, size)
     if backend == "simulator":
-        if size > 1:
-            line.close()
-            raise InputError(
-                "processes have no link on the simulator: run the ranks as threads, by run_ranks()"
-            )
         return Rank(line, backend, links.Loopback(links.Mail(line.hub), 0))
     import cupy
     from cupy.cuda import nccl
