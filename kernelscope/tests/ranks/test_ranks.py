@@ -1,5 +1,7 @@
 """Threads as ranks on the simulator: exchanges, agreement, and what goes wrong."""
 
+import time
+
 import numpy as np
 import pytest
 from kernelscope import Counters, RawModule, observe
@@ -53,7 +55,47 @@ def test_a_rank_that_fails_ends_all_and_is_named():
 
     with pytest.raises(RankLost, match="^rank 2: ValueError: no such file$") as raised:
         run_ranks(work, 3, "simulator")
-    assert isinstance(raised.value.__cause__, (ValueError, RankLost))
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_the_cause_is_what_has_gone_wrong_first():
+    def work(one):
+        if one.rank == 1:
+            raise ValueError("no such file")
+        try:
+            ring(one)
+        except RankLost:
+            if one.rank == 0:
+                raise KeyError("for want of it") from None
+            raise
+
+    with pytest.raises(RankLost, match="^rank 1: ValueError: no such file$") as raised:
+        run_ranks(work, 3, "simulator")
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_an_exchange_that_fails_because_a_rank_is_lost_says_so():
+    """As NCCL's do, which are ended from another thread."""
+    said = []
+
+    def work(one):
+        if one.rank:
+            raise ValueError("no such file")
+
+        def aborted(*_):
+            while one._line.hub.failure is None:
+                time.sleep(0.01)
+            raise OSError("unhandled system error")
+
+        one._exchange = aborted
+        try:
+            one.exchange([], [])
+        except RankLost as error:
+            said.append(str(error))
+
+    with pytest.raises(RankLost):
+        run_ranks(work, 2, "simulator")
+    assert said == ["rank 1: ValueError: no such file"]
 
 
 def test_a_rank_that_leaves_early_is_missed(monkeypatch):

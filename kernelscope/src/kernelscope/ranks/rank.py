@@ -92,15 +92,22 @@ class Rank:
         Raises:
             RankLost. LinkError: on the simulator, counts that differ.
         """
+        try:
+            with self._lock:
+                self._check()
+                self._exchange(sends, receives)
+        except Exception:
+            self._check()  # of an exchange that has been aborted NCCL says only that it has failed
+            raise
+
+    def _exchange(self, sends: Iterable, receives: Iterable) -> None:
         stream = self.stream.ptr if self.stream is not None else 0
-        with self._lock:
-            self._check()
-            self._group.groupStart()
-            for array, peer in sends:
-                self._communicator.send(*_memory(array), links.BYTE, peer, stream)
-            for array, peer in receives:
-                self._communicator.recv(*_memory(array), links.BYTE, peer, stream)
-            self._group.groupEnd()
+        self._group.groupStart()
+        for array, peer in sends:
+            self._communicator.send(*_memory(array), links.BYTE, peer, stream)
+        for array, peer in receives:
+            self._communicator.recv(*_memory(array), links.BYTE, peer, stream)
+        self._group.groupEnd()
 
     def exchange_in_turn(self, sends: Iterable, receives: Iterable) -> None:
         """The same, after what CuPy's current stream does now and before what it does next."""
@@ -136,6 +143,7 @@ class Rank:
         """Wait until all ranks are done, and end the lines to them. Raises RankLost."""
         self._line.gather(None, LAST)
         with self._lock:
+            self._check()
             communicator, self._communicator = self._communicator, None
             communicator.destroy()
         self._line.close()
@@ -190,8 +198,9 @@ def run_ranks(
             results[number] = work(rank)
             rank.close()
         except BaseException as error:
-            errors[number] = error
-            hub.fail(f"rank {number}: {type(error).__name__}: {error}")
+            reason = f"rank {number}: {type(error).__name__}: {error}"
+            errors[number] = reason, error
+            hub.fail(reason)
 
     threads = [
         threading.Thread(target=contextvars.copy_context().run, args=(run, number))
@@ -201,11 +210,11 @@ def run_ranks(
         thread.start()
     for thread in threads:
         thread.join()
-    causes = [one for _, one in sorted(errors.items()) if not isinstance(one, RankLost)]
+    causes = [error for _, error in errors.values() if not isinstance(error, RankLost)]
     if len(causes) == size:
-        raise causes[0]  # all refuse alike
+        raise errors[0][1]  # all refuse alike
     if errors:
-        raise RankLost(hub.failure) from next(iter(causes or errors.values()))
+        raise RankLost(hub.failure) from dict(errors.values()).get(hub.failure)
     return results
 
 
