@@ -40,9 +40,8 @@ class ParallelPlan(ABC):
 
     def __init__(self, rank: Rank, q, k, v, length: int, causal=False, scale=None, captured=True):
         self.rank, self.causal, self.captured = rank, bool(causal), captured
-        self.scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
         self.xp, self.q, self.k, self.v = rank.xp, q, k, v
-        self.agree(length)
+        self.agree(length, scale)
         self.shards = Shards(length, rank.size)
         self.out = self.xp.empty(q.shape, q.dtype)
         self.prepare()
@@ -59,9 +58,9 @@ class ParallelPlan(ABC):
         self.run()
         return self.out
 
-    def agree(self, length: int) -> None:
+    def agree(self, length: int, scale: float | None) -> None:
         """Check the call, and that those of all ranks are alike."""
-        fault = None
+        fault, form = None, {}
         try:
             check_arrays(self.q, self.k, self.v, self.xp)
             rows = Shards(length, self.rank.size).rows(self.rank.rank)
@@ -70,12 +69,13 @@ class ParallelPlan(ABC):
                     f"q has {self.q.shape[2]} rows, k {self.k.shape[2]}; of {length} on "
                     f"{self.rank.size} ranks this one has {rows}: cut them by Shards.take()"
                 )
+            batch, heads, _, d = self.q.shape
+            self.scale = d**-0.5 if scale is None else float(scale)
+            form = {"method": self.kind, "length": length, "batch": batch, "heads": heads, "d": d}
+            form |= {"heads of k": self.k.shape[1], "dtype": self.q.dtype.name}
+            form |= {"causal": self.causal, "scale": self.scale}
         except (InputError, TypeError) as error:
             fault = error
-        batch, heads, _, d = self.q.shape
-        form = {"method": self.kind, "length": length, "batch": batch, "heads": heads, "d": d}
-        form |= {"heads of k": self.k.shape[1], "dtype": self.q.dtype.name}
-        form |= {"causal": self.causal, "scale": self.scale}
         self.rank.agree(form, "a call of attention", fault)
 
     def attend(self, q, k, v, out, causal: bool, exchanging: bool) -> tuple[Callable, object]:

@@ -182,6 +182,7 @@ def refusal(how, size, change):
         (lambda r, mine, call: [one[..., :4].copy() for one in mine] if r else None, "has d 4"),
         (lambda r, mine, call: call.update(length=3), "3 rows for 2 ranks"),
         (lambda r, mine, call: [mine[0].T, *mine[1:]] if r else None, "rank 1"),
+        (lambda r, mine, call: [one[0] for one in mine] if r else None, "rank 1: q has shape (2,"),
     ],
 )
 def test_ranks_that_differ_are_refused_before_anything_travels(change, words):
