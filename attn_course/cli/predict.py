@@ -71,7 +71,8 @@ def _recorded(arguments, call: NamedCall) -> Iterator[tuple[dict, float]]:
     if "dtype" in call.facts:
         label = ",".join(map(str, shape)) + " causal" * arguments.causal
         label += f" keys {arguments.kv_length}" if arguments.kv_length else ""
-        yield from times_of(arguments.method, label, call.facts["dtype"])
+        method = call.picked.partition(":")[0] or arguments.method  # auto may pick another there
+        yield from times_of(method, label, call.facts["dtype"])
     elif not (arguments.causal or arguments.kv_length):
         kernels = lesson07_pipelines.KERNELS.items()
         files = {name: step(number).path.name for name, (number, more) in kernels if not more}

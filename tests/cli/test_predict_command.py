@@ -130,11 +130,13 @@ def test_what_cannot_be_predicted_is_refused(capsys, arguments, words):
 )
 def test_the_row_of_a_record_is_found_by_all_options(method, shape, how, label):
     given = {"method": method, "shape": shape, "causal": False, "kv_length": None} | how
-    call = SimpleNamespace(facts={"dtype": "bfloat16"}, parts=(), name=method)
-    found = {one["gpu"]: one["us"] for one in predict.recorded(SimpleNamespace(**given), call)}
     expected = times_of(method, label, "bfloat16") if label else []
-    assert bool(found) == bool(label)
-    assert found == {record["gpu"]: us for record, us in expected}
+    for asked, picked in ((method, ""), ("auto", f"{method}: its reason")):
+        call = SimpleNamespace(facts={"dtype": "bfloat16"}, parts=(), name=asked, picked=picked)
+        seen = predict.recorded(SimpleNamespace(**given | {"method": asked}), call)
+        found = {one["gpu"]: one["us"] for one in seen}
+        assert bool(found) == bool(label)
+        assert found == {record["gpu"]: us for record, us in expected}
 
 
 def test_a_time_of_a_kernel_that_has_changed_since_is_stale(monkeypatch, capsys, tmp_path):
