@@ -152,17 +152,22 @@ def kendall_tau(rows: list[dict]) -> float:
 
 
 def judgement(times: dict, rows: list[dict]) -> dict:
-    """Return the part of the record for one set of kernels."""
+    """Return the part of the record for one set of kernels; left_out: those without a row."""
     files = sorted({row["file"] for row in rows})
     by_file = {file: summary([row for row in rows if row["file"] == file]) for file in files}
-    folder = FOLDERS[times["folder"]]
-    return {key: times[key] for key in STAMP} | {
-        "how": times["how"],
-        "kernels": {file: sha256((folder / file).read_bytes()).hexdigest() for file in files},
-        "summary": summary(rows),
-        "by_file": by_file,
-        "rows": worst_first(rows),
-    }
+    folder, there = FOLDERS[times["folder"]], {row["label"] for row in rows}
+    missing = [case.label for case in held_out(times["folder"]) if case.label not in there]
+    return (
+        {key: times[key] for key in STAMP}
+        | {
+            "how": times["how"],
+            "kernels": {file: sha256((folder / file).read_bytes()).hexdigest() for file in files},
+            "summary": summary(rows),
+            "by_file": by_file,
+            "rows": worst_first(rows),
+        }
+        | ({"left_out": missing} if missing else {})
+    )
 
 
 def record_of(parts: dict[str, dict], fitted: list[dict], fitted_as: str) -> dict:

@@ -183,6 +183,16 @@ def test_held_out_errors_stay_below(parts):
         assert part["summary"]["median"] == pytest.approx(np.median(errors), abs=1e-3)
 
 
+def test_a_judgement_names_what_it_left_out(record):
+    """Of the rows of the first set it makes the record's first part again, as these are."""
+    times = {key: record[key] for key in (*time_model.STAMP, "how")} | {"folder": "held_out"}
+    part = time_model.judgement(times, record["rows"])
+    assert part == {key: record[key] for key in part}
+    less = time_model.judgement(times, record["rows"][1:])
+    labels = {*part.get("left_out", ()), record["rows"][0]["label"]}
+    assert set(less["left_out"]) == labels and len(less["rows"]) == len(part["rows"]) - 1
+
+
 def metrics(**busy):
     """Percent of one metric of each unit, as ncu has them."""
     return {names[0]: busy.get(unit, 1.0) for unit, names in time_model.NCU_UNITS.items()}

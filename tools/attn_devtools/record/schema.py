@@ -501,6 +501,7 @@ class TimeModelPart(TypedDict):
     summary: PredictionErrors
     by_file: dict[str, PredictionErrors]
     rows: list[PredictedTime]
+    left_out: NotRequired[list[str]]  # labels that this judgement did not predict
 
 
 class TimeModelRecord(RecordStamp):
