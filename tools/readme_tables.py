@@ -39,6 +39,7 @@ from attn_devtools.bench.backward import GRADIENTS
 from attn_devtools.bench.peers import kinds_of, listed
 from attn_devtools.book import ATTENTION
 from attn_devtools.questions import question_of
+from attn_devtools.record.sanitizer_runs import clean_subjects
 from attn_devtools.record.schema import NumbaRecord, SpeedRecord, check
 from attn_devtools.site.published import badges
 
@@ -387,10 +388,15 @@ def sanitizer_line() -> str:
     record = read_record(GPU_RECORDS / "sanitizer.json")
     verdicts = Counter(one["verdict"] for one in record["broken"])
     tally = ", ".join(f'{count} "{verdict}"' for verdict, count in verdicts.most_common())
+    ran = {row["file"] for row in record["clean"]}
+    missing = sorted(set(clean_subjects()) - ran)
+    without = f" (the record lacks {listed(missing)})" if missing else ""
+    told = record.get("false_alarms", {})
+    known = "".join(f"; in {name} {why}" for name, why in told.items())
     return (
         f"- **Sanitizer** against compute-sanitizer over {verdicts.total()} broken kernels: "
         f"{tally}; {len(record['alarms'])} false alarms over {len(record['clean'])} clean "
-        f"kernels; {len(record['machine_code'])} found by the tool alone, as only ptxas's "
+        f"kernels{without}{known}; {len(record['machine_code'])} found by the tool alone, as only ptxas's "
         f"machine code does it; {caption(record)}."
     )
 

@@ -128,12 +128,16 @@ def test_a_missed_counter_and_a_false_alarm_are_told(tmp_path, monkeypatch):
             record["missed"] = ["01: instructions"]
         elif path.stem == "sanitizer":
             record["alarms"] = ["05_softmax_warp.cu"]
+            removed = record["clean"].pop(0)["file"]
+            record["false_alarms"] = {"24_backward_mma.cu": "racecheck takes no order"}
         elif path.stem == "differential":
             record["sections"]["opcodes"]["agree"] -= 1
         (tmp_path / path.name).write_text(json.dumps(record))
     monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
     counters, results, _, sanitizer = readme_tables.checked().splitlines()
     assert " 1 unexplained" in counters and " 1 false alarms" in sanitizer
+    assert removed in sanitizer.partition(" (the record lacks ")[2].partition(")")[0]
+    assert "; in 24_backward_mma.cu racecheck takes no order; " in sanitizer
     agreeing, opcodes = re.search(r"([\d,]+) of ([\d,]+) PTX", results).groups()
     assert int(opcodes.replace(",", "")) - int(agreeing.replace(",", "")) == 1
 
