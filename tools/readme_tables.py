@@ -396,8 +396,8 @@ def sanitizer_line() -> str:
     return (
         f"- **Sanitizer** against compute-sanitizer over {verdicts.total()} broken kernels: "
         f"{tally}; {len(record['alarms'])} false alarms over {len(record['clean'])} clean "
-        f"kernels{without}{known}; {len(record['machine_code'])} found by the tool alone, as only ptxas's "
-        f"machine code does it; {caption(record)}."
+        f"kernels{without}{known}; {len(record['machine_code'])} found by the tool alone, as only "
+        f"ptxas's machine code does it; {caption(record)}."
     )
 
 

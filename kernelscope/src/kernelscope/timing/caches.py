@@ -77,8 +77,8 @@ class HotLines:
     """The lines of L2 on which atomics of a launch meet. first_block: number of the chunk's first.
 
     L2 does what warps ask of a line one after another: an operation for every sector, more where
-    lanes want one address. operation_ns: of one; line_ns: of a warp on
-    several sectors of a line, at least.
+    lanes want one address. operation_ns: of one; line_ns: of a warp on several sectors of a line,
+    at least.
     """
 
     def __init__(self, operation_ns: float, line_ns: float):
