@@ -1,5 +1,6 @@
 """Lines between ranks: rounds of values, and what is said of a rank that is lost."""
 
+import socket
 import threading
 import time
 
@@ -133,6 +134,13 @@ def test_the_answers_of_the_last_round_go_before_the_goodbye_of_rank_0(processes
 
     found = in_threads(last, *(lambda line=line: line.gather(1, "the end") for line in others))
     assert found == [[1, 1, 1]] * 3
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.create_server(("localhost", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(RankLost, match=f"rank 0 cannot listen at localhost:{port}: "):
+            OwnLine(("localhost", port), 2)
 
 
 def test_nobody_answers(monkeypatch):

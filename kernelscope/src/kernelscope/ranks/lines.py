@@ -154,7 +154,11 @@ class OwnLine(HubLine):
         super().__init__(Hub(size), 0)
         self._wires: list[_Wire] = []
         self._answering: dict[_Wire, threading.Thread] = {}
-        self._server = socket.create_server(address, backlog=size)
+        try:
+            self._server = socket.create_server(address, backlog=size)
+        except OSError as error:
+            place = f"{address[0]}:{address[1]}"
+            raise RankLost(f"rank 0 cannot listen at {place}: {error.strerror}") from None
         threading.Thread(target=self._admit, daemon=True).start()
 
     def close(self) -> None:
