@@ -5,8 +5,9 @@
 
 The files of times have the median of each kernel at each shape, and what Nsight Compute says: of
 held_out, which the model's rules were changed for, and of held_out_second, which is measured before
-anything predicts it. The record gets every kernel at every shape with its measured and its predicted time, the errors, and
-how often the limit is the one that Nsight Compute's counters show; docs/time.md has its tables.
+anything predicts it. The record gets every kernel at every shape with its measured and its
+predicted time, the errors, and how often the limit is the one that Nsight Compute's counters show;
+docs/time.md has its tables.
 --fitted has rows of the launches that the constants were fitted to, which stand apart.
 """
 
