@@ -54,21 +54,22 @@ def backward_call(
 
 
 def term_sizes(q, k, v, dout, **how) -> dict[str, np.ndarray]:
-    """Return, for dq, dk and dv, the sums of the magnitudes of the terms of their elements.
+    """Return, for dq, dk and dv, the roots of the sums of the squares of their elements' terms.
 
-    In ds = p (dp - delta) dp and delta count apart, for they are sums too. Where there are few
-    keys or few columns they nearly cancel.
+    Roundings that know nothing of each other add up so. In ds = p (dp - delta) dp and delta count
+    apart, for they are sums too. Where there are few keys or few columns they nearly cancel.
     q, dout: (B, H, n, d).  k, v: (B, H_kv, m, d).  how: as of reference.attention().
     """
     groups = q.shape[1] // k.shape[1]
     k, v = (np.repeat(np.asarray(one, np.float64), groups, axis=1) for one in (k, v))
     p = reference.softmax(reference.attention_scores(q, k, **how))
-    scale = abs(how.get("scale", q.shape[3] ** -0.5))
-    q, k, of_v, dout = (np.abs(np.asarray(one, np.float64)) for one in (q, k, v, dout))
-    ds = p * (dout @ of_v.swapaxes(-1, -2) + (dout * abs(p @ v)).sum(axis=-1, keepdims=True))
-    of_keys = (scale * ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dout)
+    scale = how.get("scale", q.shape[3] ** -0.5)
+    of_out = (p @ v) ** 2
+    p, q, k, v, dout = (np.asarray(one, np.float64) ** 2 for one in (p, q, k, v, dout))
+    ds = scale**2 * p * (dout @ v.swapaxes(-1, -2) + (dout * of_out).sum(axis=-1, keepdims=True))
+    of_keys = (ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dout)
     dk, dv = (one.reshape(len(q), -1, groups, *one.shape[2:]).sum(axis=2) for one in of_keys)
-    return {"dq": scale * ds @ k, "dk": dk, "dv": dv}
+    return {name: np.sqrt(one) for name, one in (("dq", ds @ k), ("dk", dk), ("dv", dv))}
 
 
 def verify_backward(

@@ -131,6 +131,18 @@ def test_the_bound_knows_the_terms_of_a_sum_that_cancels(method):
     assert not oracle.judge().agrees
 
 
+@pytest.mark.parametrize("name", ["dq", "dk", "dv"])
+def test_the_bound_of_many_terms_hides_no_wrong_factor(name):
+    """In 16 bits, too: a tenth too much is found, and the right gradients pass."""
+    qkv = [one.astype(DTYPES["bfloat16"]) for one in seeded_qkv((1, 2, 64, 64))]
+    _, oracle = backward_call("backward_mma", backward_inputs(*qkv), "simulator")
+    for other, array in oracle.written.items():
+        array[...] = oracle.expected[other]
+    assert oracle.judge().agrees
+    oracle.written[name][...] = 1.1 * oracle.expected[name]
+    assert not oracle.judge().agrees
+
+
 @pytest.mark.system
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_bits_on_every_run(method):
