@@ -18,8 +18,8 @@ CORE ?= Nehalem
 NBVAL := $(KEPT) OPENBLAS_CORETYPE=$(CORE) $(BIN)/pytest --nbval \
 	--nbval-sanitize-with tests/notebooks/sanitize.cfg -p no:cacheprovider --nbval-cell-timeout 120
 
-# Packages of another Python would hide those of .venv.
-unexport PYTHONPATH PYTHONHOME
+# Packages of another Python would hide those of .venv, and IPython warns of another environment.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Python reads this folder's path in the locale's encoding: one without its letters stops Python.
 ifneq ($(shell LC_ALL=C sh -c 'case "$$PWD" in (*[!\ -~]*) echo other;; esac'),)
 ifneq ($(shell locale charmap 2>/dev/null),UTF-8)

@@ -58,17 +58,23 @@ def attempt(exercise: Exercise, text: str, copy: WorkingCopy | None) -> Judgemen
         return judgement
     known = diagnosis(exercise, judgement)
     mine = costs(judgement.totals) if judgement else {}
-    times = [predicted(exercise, one) for one in (text, exercise.solution)] if mine else []
 
     def note(attempts: Attempts) -> None:
         attempts.add(judgement.first.property if judgement.first else "", known)
         if mine:
             today = date.today().isoformat()
-            attempts.passes.setdefault(text_hash(text), Pass(**mine, date=today, us=times[0].us))
+            attempts.passes.setdefault(text_hash(text), Pass(**mine, date=today))
 
     attempts = _noted(copy, exercise.name, note)
     if not mine:
         return replace(judgement, diagnosis=known)
+    times = [predicted(exercise, one) for one in (text, exercise.solution)]
+
+    def note_time(attempts: Attempts) -> None:
+        if found := attempts.passes.get(text_hash(text)):
+            found.us = times[0].us
+
+    attempts = _noted(copy, exercise.name, note_time)
     others = known_standings(exercise)
     standings = [*others, *own_standings(attempts)]
     best, lowest = min(standings, key=lambda one: one[1][TOTAL])

@@ -90,7 +90,7 @@ def test_every_comparison_is_there():
     names = [name for name, one in record.KINDS.items() if one.quick]
     assert names == ["counters", "sanitizer", "differential"]
     assert all(callable(record.comparison(name)) for name in names)
-    assert set(record.KINDS) - set(record.ON_A_GPU) == {"simulator_speed"}
+    assert set(record.KINDS) - set(record.ON_A_GPU) == {"simulator_speed", "parallel"}
 
 
 # -- several ---------------------------------------------------------------------------------------
