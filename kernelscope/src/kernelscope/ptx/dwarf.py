@@ -29,7 +29,8 @@ _SECTIONS = ("debug_info", "debug_abbrev", "debug_loc", "debug_str", "debug_line
 _SCOPES = ("DW_TAG_lexical_block", "DW_TAG_inlined_subroutine")
 _CALL = ("low_pc", "high_pc", "call_file", "call_line")
 _BYTE = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
-_BYTES = re.compile(rf"(?:\.b8\s++{_BYTE}(?:,{_BYTE})*+(?:\s++|\Z))++", re.ASCII)
+# The whole is greedy, not possessive: Python 3.11.2 ends a possessive run within a line that fails.
+_BYTES = re.compile(rf"(?:\.b8\s++{_BYTE}(?:,{_BYTE})*+(?:\s++|\Z))+", re.ASCII)
 _NUMBER_SIZES = {".b8": 1, ".b16": 2, ".b32": 4, ".b64": 8}
 _SCALARS = {
     ("float", 4): "f4",
