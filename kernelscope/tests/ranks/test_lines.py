@@ -7,6 +7,7 @@ import time
 import pytest
 from kernelscope.ranks import Hub, RankLost, lines
 from kernelscope.ranks.lines import FarLine, HubLine, OwnLine
+from kernelscope.ranks.rank import unique_id
 
 
 def in_threads(*works):
@@ -58,6 +59,18 @@ def test_all_ranks_get_the_values_of_all():
 def test_so_do_processes(processes):
     for found in in_threads(*(lambda line=line: rounds(line) for line in processes)):
         assert found == ([{"rank": i} for i in range(3)], [[i, 10 + i, 20 + i] for i in range(3)])
+
+
+def test_an_id_of_nccl_reaches_all_ranks_as_the_bytes_it_is(processes):
+    """CuPy's communicator takes bytes of this length, and nothing else."""
+
+    class Nccl:
+        @staticmethod
+        def get_unique_id():
+            return bytes(range(128, 256))
+
+    found = in_threads(*(lambda line=line: unique_id(line, Nccl) for line in processes))
+    assert found == [Nccl.get_unique_id()] * 3
 
 
 def test_a_rank_that_does_not_come_is_named(processes):

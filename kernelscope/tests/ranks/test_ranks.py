@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 from kernelscope import Counters, RawModule, observe
-from kernelscope.errors import InputError
+from kernelscope.errors import BackendError, InputError
 from kernelscope.ranks import LinkError, RankLost, join_ranks, links, rank, run_ranks
 
 ADD = r"""
@@ -174,6 +174,22 @@ def test_processes_are_refused_on_the_simulator_at_once(monkeypatch, number):
     monkeypatch.setattr(rank, "FarLine", None)
     with pytest.raises(InputError, match="processes have no link on the simulator"):
         join_ranks("simulator")
+
+
+def test_a_missing_nccl_is_named(monkeypatch):
+    nccl = pytest.importorskip("cupy.cuda.nccl")
+    monkeypatch.setattr(nccl, "available", False)
+    with pytest.raises(BackendError, match=r"finds no NCCL.*: pip install nvidia-nccl-cu1\d$"):
+        rank.nccl_module()
+
+
+def test_a_fault_before_an_exchange_leaves_no_group_open():
+    def work(one):
+        with pytest.raises(AttributeError):
+            one.exchange([(None, 0)], [])
+        return ring(one)
+
+    assert run_ranks(work, 2, "simulator") == [[1, 0], [0, 1]]
 
 
 def test_a_process_without_a_rank_is_told_how_to_start(monkeypatch):

@@ -19,7 +19,7 @@ from kernelscope import asnumpy
 from kernelscope.contest import GpuClock
 from kernelscope.errors import UserError
 from kernelscope.module import in_library
-from kernelscope.ranks import Rank, join_ranks
+from kernelscope.ranks import Rank, join_ranks, nccl_module
 
 from attn_course.ladder.methods import plan
 from attn_course.measure.benchmarks import Shape, float64_attention
@@ -197,10 +197,16 @@ def sampled(out, at: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
 def expected_rows(q, k, v, causal: bool) -> np.ndarray:
     """Return the sampled rows of sampled heads in float64, (B, heads, rows, d)."""
     rows, heads, group = sampled_rows(q.shape[2]), sampled_heads(q.shape[1]), len(q[0]) // len(k[0])
-    mine = np.stack([asnumpy(q[:, head])[:, rows] for head in heads], axis=1)
-    theirs = [np.stack([asnumpy(one[:, head // group]) for head in heads], 1) for one in (k, v)]
+    mine = np.stack([_head(q, head)[:, rows] for head in heads], axis=1)
+    theirs = [np.stack([_head(one, head // group) for head in heads], 1) for one in (k, v)]
     seen = np.arange(k.shape[2]) <= rows[:, None] if causal else True
     return float64_attention(mine, *theirs, bias=np.where(seen, 0.0, -np.inf))
+
+
+def _head(array, head: int) -> np.ndarray:
+    """Return a head of (B, H, n, d) on the host; by its bits, which CuPy copies of every dtype."""
+    bits = array.view(f"u{array.dtype.itemsize}")
+    return asnumpy(bits[:, head]).view(array.dtype)
 
 
 class Ours:
@@ -211,8 +217,6 @@ class Ours:
 
     def facts(self) -> dict:
         """Return the version of NCCL, and GB/s each way between neighbours by bytes."""
-        from cupy.cuda import nccl
-
         size, link = self.rank.size, []
         for count in LINK_BYTES:
             there, back = (self.rank.xp.zeros(count, np.uint8) for _ in range(2))
@@ -221,7 +225,7 @@ class Ours:
             call()
             times = [self._time_us(call, 10) for _ in range(5)]
             link.append({"bytes": count, "gb_s": round(count / np.median(times) / 1e3, 1)})
-        return {"nccl": nccl.get_version(), "link": link}
+        return {"nccl": nccl_module().get_version(), "link": link}
 
     def prepare(self, shape: Shape, causal: bool, dtype: str, kv_heads: int) -> None:
         """Make the inputs of a problem; all of the one before is gone."""
@@ -292,6 +296,8 @@ class TorchPeer:
         from torch.distributed.device_mesh import init_device_mesh
 
         self.size = int(os.environ["WORLD_SIZE"])
+        device = torch.device("cuda", self.number)
+        torch.distributed.init_process_group("nccl", device_id=device)  # without gloo's sockets
         self.mesh = init_device_mesh("cuda", (self.size,))
         self.open = ExitStack()
 
