@@ -7,6 +7,7 @@ torch.distributed; they are teams of their own, since a library's settings are t
 import gc
 import os
 import socket
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -38,12 +39,26 @@ LINK_BYTES = tuple(1 << power for power in (20, 23, 26, 28))  # each way
 
 
 class TeamFailed(UserError, RuntimeError):
-    """A process of a team has failed, ended or not answered; the message names it."""
+    """A process of a team has failed, ended or not answered; the message names it.
+
+    Attributes:
+        team: which one.
+    """
+
+    def __init__(self, message: str, team: "RankTeam | None" = None):
+        super().__init__(message)
+        self.team = team
 
 
 # -- the side that asks ----------------------------------------------------------------------------
 class RankTeam:
-    """A process for each rank; ``ask(name, ...)`` calls a method in all of them at once."""
+    """A process for each rank; ``ask(name, ...)`` calls a method in all of them at once.
+
+    Attributes:
+        broken: a process has ended or not answered: the team can do nothing more.
+    """
+
+    broken = False
 
     def __init__(self, kind: Callable, size: int, environment: dict[str, str] | None = None):
         self.kind, self.links, self.processes = kind.__name__, [], []
@@ -87,15 +102,17 @@ class RankTeam:
 
     def _answers(self, timeout_s: float) -> list:
         """Take the answers of all: one that is left would count for the next question."""
-        found, refused, failed = [], None, []
+        found, refused, failed, end = [], None, [], time.monotonic() + timeout_s
         for rank, link in enumerate(self.links):
             try:
-                if not link.poll(timeout_s):
+                if not link.poll(max(0.0, end - time.monotonic())):
                     failed.append(f"{self.kind} {rank}: no answer within {timeout_s:g} s")
+                    self.broken = True
                     continue
                 good, answer = link.recv()
             except (EOFError, OSError):
                 failed.append(f"{self.kind} {rank} has ended")
+                self.broken = True
                 continue
             if good is None:
                 refused = answer
@@ -103,7 +120,7 @@ class RankTeam:
                 failed.append(f"{self.kind} {rank}: {answer}")
             found.append(answer)
         if failed:
-            raise TeamFailed(failed[0])
+            raise TeamFailed(failed[0], self)
         if refused:
             raise BaselineRefuses(refused)
         return found
