@@ -93,6 +93,9 @@ def test_a_process_that_ends_is_named_at_once(processes):
         line.hub.on_failure(told.append)
     processes[2]._wire._connection.shutdown(2)
     errors = in_threads(*(lambda line=line: line.gather(1, "x") for line in processes[:2]))
+    end = time.monotonic() + 10
+    while len(told) < 2 and time.monotonic() < end:
+        time.sleep(0.01)  # a gather may hear of it before the listeners do
     assert all(str(one).startswith("rank 2 (process ") for one in (*errors, *told))
     assert all(str(one).endswith("has ended") for one in (*errors, *told)) and len(told) == 2
 

@@ -100,7 +100,7 @@ def test_an_exchange_that_fails_because_a_rank_is_lost_says_so():
 
 def test_a_rank_that_leaves_early_is_missed_at_once():
     start = time.monotonic()
-    with pytest.raises(RankLost, match="rank 0 receives from rank 1, .*: rank 1 is at the end"):
+    with pytest.raises(RankLost, match="rank 0 receives from rank 1, rank 1 is at the end: "):
         run_ranks(lambda one: one.rank or ring(one), 2, "simulator")
     assert time.monotonic() - start < 5
 
@@ -129,9 +129,10 @@ def test_sends_to_each_other_outside_a_group_hang_with_a_message():
         one._communicator.send(array.ctypes.data, 4, links.BYTE, 1 - one.rank)
         one._communicator.recv(array.ctypes.data, 4, links.BYTE, 1 - one.rank)
 
-    said = r"rank (\d) sends to rank (\d), .*: rank \2 sends to rank \1. .*groupStart"
-    with pytest.raises((RankLost, LinkError), match=said):
-        run_ranks(work, 2, "simulator")
+    said = "^rank 0 sends to rank 1, rank 1 sends to rank 0: nothing can go on. .*groupStart"
+    for _ in range(5):
+        with pytest.raises(LinkError, match=said):  # whichever is the second
+            run_ranks(work, 2, "simulator")
 
 
 def test_groups_nest_as_nccls_do():

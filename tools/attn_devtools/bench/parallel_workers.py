@@ -206,8 +206,8 @@ def sampled(out, at: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     bits = out.view(f"u{out.dtype.itemsize}")
     exponent = EXPONENTS[out.dtype.name]
     finite = not bool(((bits & exponent) == exponent).any())
-    heads = [asnumpy(bits[:, head][:, places]) for head in sampled_heads(out.shape[1])]
-    found = np.stack(heads, axis=1).view(out.dtype).astype(np.float32)
+    heads = [_head(out, head)[:, places] for head in sampled_heads(out.shape[1])]
+    found = np.stack(heads, axis=1).astype(np.float32)
     return at[places], found if finite else np.full_like(found, np.nan)
 
 

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..errors import UserError
 
@@ -23,6 +24,15 @@ REACHED = "joins"  # the first word of a process
 
 class RankLost(UserError, RuntimeError):
     """Another rank has failed, ended or not come; the message names it. Nothing can go on."""
+
+
+@dataclass
+class _Wait:
+    """What a rank waits for, and doing what; stuck: what all do, once none of them can go on."""
+
+    ready: Callable[[], object]
+    doing: str
+    stuck: str = ""
 
 
 class Hub:
@@ -38,7 +48,7 @@ class Hub:
         self.size, self.failure = size, None
         self.changed = threading.Condition()
         self._rounds: dict[int, dict[int, object]] = {}
-        self._waiting: dict[int, tuple[Callable, str]] = {}  # rank -> until when, doing what
+        self._waiting: dict[int, _Wait] = {}  # by rank
         self._listeners: list[Callable[[str], object]] = []
 
     def gather(self, rank: int, number: int, value, what: str, timeout_s: float | None) -> list:
@@ -53,7 +63,7 @@ class Hub:
             values = self._rounds.setdefault(number, {})
             values[rank] = value, what
             self.changed.notify_all()
-            self.wait(rank, lambda: len(values) == self.size, f"is at {what}", timeout_s, True)
+            self.wait(rank, lambda: len(values) == self.size, f"is at {what}", timeout_s, False)
             if len(values) < self.size and not self.failure:
                 away = [str(one) for one in range(self.size) if one not in values]
                 who = f"rank {away[0]} has" if len(away) == 1 else f"ranks {', '.join(away)} have"
@@ -67,37 +77,36 @@ class Hub:
             self._rounds.pop(number - 2, None)  # all have left it: they are in the next one
             return [values[one][0] for one in range(self.size)]
 
-    def wait(
-        self, rank: int, ready: Callable, doing: str, timeout_s=None, patient: bool = False
-    ) -> list[str]:
+    def wait(self, rank: int, ready: Callable, doing: str, timeout_s=None, link=True) -> str:
         """Wait until `ready()`, or until all ranks wait for what none of them will do.
 
-        Call it while `changed` is held.  patient: only another rank is told that all of them wait.
+        Call it while `changed` is held.  link: of a send or a receive; other waits leave it to
+        these to say that all ranks wait.
 
         Returns:
-            what the others do, where nothing can go on; else [].
+            what all ranks do, where nothing can go on; else "".
 
         Raises:
-            RankLost: a rank has failed, unless `patient`.
+            RankLost: a rank has failed, and this is of a link.
         """
-        self._waiting[rank] = ready, doing
-        self.changed.notify_all()  # others look whether all wait now
+        self._waiting[rank] = mine = _Wait(ready, f"rank {rank} {doing}")
+        waits = self._waiting.values()
+        if len(waits) == self.size and not any(one.ready() for one in waits):
+            said = ", ".join(one.doing for _, one in sorted(self._waiting.items()))
+            for one in waits:
+                one.stuck = said
+            self.changed.notify_all()
         try:
             self.changed.wait_for(
-                lambda: ready() or self.failure or (not patient and self._is_stuck()), timeout_s
+                lambda: ready() or self.failure or (link and mine.stuck), timeout_s
             )
-            if ready() or patient:
-                return []
-            if self.failure:
+            if not link or ready():
+                return ""
+            if self.failure and not mine.stuck:
                 raise RankLost(self.failure)
-            others = sorted(self._waiting.items())
-            return [f"rank {number} {what}" for number, (_, what) in others if number != rank]
+            return mine.stuck
         finally:
             del self._waiting[rank]
-
-    def _is_stuck(self) -> bool:
-        waits = self._waiting.values()
-        return len(waits) == self.size and not any(ready() for ready, _ in waits)
 
     def fail(self, reason: str) -> None:
         """Say that nothing can go on; the first reason counts."""

@@ -50,12 +50,10 @@ class Mail:
             self._wait(route[0], lambda: not message, f"sends to rank {route[1]}")
 
     def _wait(self, rank: int, ready, doing: str) -> None:
-        others = self._hub.wait(rank, ready, doing)
-        if others:
+        if stuck := self._hub.wait(rank, ready, doing):
             raise LinkError(
-                f"rank {rank} {doing}, and nothing can go on: {', '.join(others)}. Each send needs "
-                "a receive; where ranks send to each other, each puts its send and its receive "
-                "between groupStart() and groupEnd()"
+                f"{stuck}: nothing can go on. Each send needs a receive; where ranks send to each "
+                "other, each puts its send and its receive between groupStart() and groupEnd()"
             )
 
 
