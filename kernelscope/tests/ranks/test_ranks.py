@@ -129,10 +129,15 @@ def test_sends_to_each_other_outside_a_group_hang_with_a_message():
         one._communicator.send(array.ctypes.data, 4, links.BYTE, 1 - one.rank)
         one._communicator.recv(array.ctypes.data, 4, links.BYTE, 1 - one.rank)
 
+    def exchanges(one):
+        array = np.zeros(4, np.uint8)
+        one.exchange([(array, 1 - one.rank)], [])
+        one.exchange([], [(array, 1 - one.rank)])
+
     said = "^rank 0 sends to rank 1, rank 1 sends to rank 0: nothing can go on. .*groupStart"
-    for _ in range(5):
+    for how in [work, exchanges] * 4:
         with pytest.raises(LinkError, match=said):  # whichever is the second
-            run_ranks(work, 2, "simulator")
+            run_ranks(how, 2, "simulator")
 
 
 def test_groups_nest_as_nccls_do():

@@ -111,11 +111,12 @@ class Hub:
     def fail(self, reason: str) -> None:
         """Say that nothing can go on; the first reason counts."""
         with self.changed:
-            if self.failure is None:
-                self.failure = reason
-                for tell in self._listeners:
-                    tell(reason)
+            if self.failure is not None:
+                return
+            self.failure, listeners = reason, list(self._listeners)
             self.changed.notify_all()
+        for tell in listeners:  # what they end may need `changed` to end
+            tell(reason)
 
     def on_failure(self, tell: Callable[[str], object]) -> None:
         """Call `tell` with the reason once something fails."""

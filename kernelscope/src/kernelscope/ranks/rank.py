@@ -97,6 +97,8 @@ class Rank:
             with self._lock:
                 self._check()
                 self._exchange(sends, receives)
+        except links.LinkError:
+            raise
         except Exception:
             self._check()  # of an exchange that has been aborted NCCL says only that it has failed
             raise
@@ -158,7 +160,9 @@ class Rank:
     def __exit__(self, kind, error, _traceback) -> None:
         if error is None:
             self.close()
-        elif not isinstance(error, RankLost):
+        elif isinstance(error, RankLost):
+            self._abort()  # unless another thread does: then wait for it
+        else:
             self._line.fail(f"{name_of(self.rank)}: {kind.__name__}: {error}")
 
     def _check(self) -> None:
