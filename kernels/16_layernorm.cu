@@ -8,9 +8,9 @@
 //                layernorm_block: grid (rows), block (32, WARPS), static shared 3*WARPS*4 bytes
 // Needs:         sm_50; d <= 4*LANES*VECTORS (layernorm_warp) or 128*VECTORS*WARPS
 //                (layernorm_block); ROWS and WARPS 1 to 32; LANES a power of two, 1 to 32; parts 1,
-//                or 3 for operands of TF32 products; with PLAIN no residual, bias and sum, parts 1,
-//                d a multiple of 4, arrays that begin at multiples of 16 bytes; with PLAIN=2 d is
-//                4*VECTORS times the threads of a row
+//                or 3 for operands of TF32 products; with PLAIN gamma and beta, no residual, bias
+//                and sum, parts 1, d a multiple of 4, arrays that begin at multiples of 16 bytes;
+//                with PLAIN=2 d is 4*VECTORS times the threads of a row, at least 32
 // Expect:        x is read once and y written once: bound by memory for large x, by the latency of
 //                one row for small x; the residual costs one array more to read, sum one to write
 // Limits:        rows < 2^31; forward only
@@ -28,7 +28,7 @@
 #define VECTORS 4  // groups of four columns that a thread holds
 #endif
 #ifndef PLAIN
-#define PLAIN 0  // 1: no code for added arrays, parts, odd rows; 2: one exchange of sums, not two
+#define PLAIN 0  // 1: no code for added arrays, parts, odd rows; 2: d is known, sums go round once
 #endif
 
 #include "include/row_columns.cuh"
@@ -73,8 +73,7 @@ __device__ __forceinline__ float deviations(float4 (&value)[VECTORS], int thread
 {
     const float share = 1.0f / row.d;
     if (PLAIN == 2) {
-        const float pivot = row.held ? row.x[0] : 0.0f;
-        const float squares = full_row_deviations<warps, lanes>(value, pivot, part);
+        const float squares = full_row_deviations<warps, lanes>(value, row.x[0], part);
         return squares < INFINITE ? rsqrtf(squares * share + eps) : nanf("");
     }
     float total[1] = {0.0f};
@@ -118,8 +117,8 @@ __device__ __forceinline__ void load_affine(float4 (&scale)[VECTORS], float4 (&s
         scale[i] = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
         shift[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
-    if (row.gamma) load_columns<threads, vector>(scale, row.gamma, thread, row.held);
-    if (row.beta) load_columns<threads, vector>(shift, row.beta, thread, row.held);
+    if (PLAIN || row.gamma) load_columns<threads, vector>(scale, row.gamma, thread, row.held);
+    if (PLAIN || row.beta) load_columns<threads, vector>(shift, row.beta, thread, row.held);
 }
 
 // Normalises one row by lanes*warps threads. vector: all arrays begin at multiples of 16 bytes.
@@ -138,7 +137,7 @@ __device__ __forceinline__ void normalise(const Row& row, int thread, float eps,
         const int column = 4 * (thread + THREADS * i), left = row.held - column;
         if (left <= 0) continue;
         const float4 out = inverse * value[i] * scale[i] + shift[i];
-        store_parts(row.y, column, out, left, row.d, PLAIN ? 1 : row.parts, vector);
+        store_parts(row.y, column, out, left, row.d, row.parts, vector);
     }
 }
 
@@ -149,6 +148,8 @@ __device__ __forceinline__ void normalise_row(Row row, long long at, int thread,
 {
     const size_t starts = (size_t)row.x | (size_t)row.residual | (size_t)row.bias |
                           (size_t)row.gamma | (size_t)row.beta | (size_t)row.sum | (size_t)row.y;
+    if (PLAIN) row.parts = 1;
+    if (PLAIN == 2) row.d = row.held = 4 * VECTORS * lanes * warps;
     row.x += at * row.d;
     if (row.residual) row.residual += at * row.d;
     if (row.sum) row.sum += at * row.d;

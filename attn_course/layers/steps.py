@@ -13,6 +13,9 @@ WIDEST = 16384  # columns of a row that 32 warps hold, four groups of four a thr
 QUADS = 4  # groups of four columns that a thread holds, at most
 LANES = 128  # threads along the columns
 NARROW = 128  # columns of a row up to which 8 lanes share it, and a warp has four rows in flight
+FEW_QUADS = (
+    2048  # groups of four columns an SM up to which an H200 was faster with one row a thread
+)
 SHORT = 1024  # columns of a row up to which an H200 was faster with PLAIN in kernel 16
 # The largest constants of kernels 16, 17 and 26 to 28: larger ones compile for minutes, or not at
 # all.
@@ -24,7 +27,7 @@ MOST |= {"BLOCKS": 2**20, "SPAN": 2**30, "PLAIN": 2}
 class Rows:
     """Extents of a launch: rows of `width` columns, in float32.
 
-    plain: kernel 16 gets what PLAIN=1 needs; see its header.  written: rows that kernel 31 writes;
+    plain: kernel 16 or 17 gets what PLAIN=1 needs; see its header.  written: rows that kernel 31 writes;
     0: all.
     """
 
@@ -51,7 +54,8 @@ def _hold_a_row(problem: Rows, device: Device) -> dict[str, int]:
     vectors = min(QUADS, ceil_div(quads, lanes * warps))
     full = lanes == 32 and problem.width == 4 * lanes * warps * vectors
     plain = 1 + full if problem.plain and problem.width <= SHORT else 0
-    return {"LANES": lanes, "WARPS": warps, "VECTORS": vectors, "PLAIN": plain}
+    rows = 1 if plain == 2 else 2
+    return {"LANES": lanes, "ROWS": rows, "WARPS": warps, "VECTORS": vectors, "PLAIN": plain}
 
 
 def _hold_a_row_and_its_gradient(problem: Rows, device: Device) -> dict[str, int]:
@@ -63,6 +67,12 @@ def _hold_a_row_and_its_gradient(problem: Rows, device: Device) -> dict[str, int
     return {"WARPS": warps, "ROWS": max(1, 8 // warps), "VECTORS": vectors, "BLOCKS": blocks}
 
 
+def _rows_in_flight(problem: Rows, device: Device) -> dict[str, int]:
+    """Constants of kernel 17: a row a thread where that leaves few blocks an SM."""
+    quads = _quads(problem) * problem.rows
+    return {"ROWS": 1 if quads <= FEW_QUADS * device.sm_count else 2, "PLAIN": int(problem.plain)}
+
+
 def _lanes_of_a_row(problem: Rows, device: Device) -> dict[str, int]:
     """Constants of kernel 27 for a width: 512 threads a block."""
     lanes = min(LANES, 32 * ceil_div(_quads(problem), 32))
@@ -71,21 +81,21 @@ def _lanes_of_a_row(problem: Rows, device: Device) -> dict[str, int]:
     return {"LANES": lanes, "ROWS": 512 // lanes, "RESIDENT": resident, "BLOCKS": blocks}
 
 
-def _check_constants(entry: str, constants: Mapping[str, int]) -> None:
+def _check_constants(entry: str, problem: Rows, constants: Mapping[str, int]) -> None:
     """Refuse constants for which the kernel is not made."""
     for name, value in constants.items():
         least = int(name != "PLAIN")
         if not least <= value <= MOST[name]:
             raise InputError(f"{entry}: {name} is {value}; it can be {least} to {MOST[name]}")
+    if constants.get("PLAIN") and not problem.plain:
+        raise InputError(f"{entry}: PLAIN follows from the arrays of a call: leave it out")
 
 
 def _warp_or_block(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
-    _check_constants(entry, constants)
+    _check_constants(entry, problem, constants)
     lanes, warps = constants["LANES"], constants["ROWS"]
     if 32 % lanes:
         raise InputError(f"{entry}: LANES is {lanes}; it can be 1, 2, 4, 8, 16 or 32")
-    if constants["PLAIN"] and not problem.plain:
-        raise InputError(f"{entry}: PLAIN follows from the arrays of a call: leave it out")
     if _quads(problem) <= lanes * constants["VECTORS"]:
         return Geometry(entry, (ceil_div(problem.rows, warps * 32 // lanes), 1, 1), (32, warps, 1))
     _check_row("layernorm_block", problem, constants)
@@ -105,7 +115,7 @@ def _check_row(entry: str, problem: Rows, constants: Mapping[str, int]) -> None:
 
 
 def _quads_of_rows(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
-    _check_constants(entry, constants)
+    _check_constants(entry, problem, constants)
     lanes = min(LANES, 32 * ceil_div(_quads(problem), 32))
     groups = LANES // lanes
     tall = min(MAX_GRID_YZ, ceil_div(problem.rows, constants["ROWS"] * groups))
@@ -114,7 +124,7 @@ def _quads_of_rows(entry: str, problem: Rows, constants: Mapping[str, int]) -> G
 
 def _rows_in_turn(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
     """Blocks that take ROWS rows after ROWS rows, of all columns or of some."""
-    _check_constants(entry, constants)
+    _check_constants(entry, problem, constants)
     rows, lanes = constants["ROWS"], constants.get("LANES")
     columns = 1 if lanes is None else ceil_div(_quads(problem), lanes)
     lanes = lanes or 32 * constants["WARPS"]
@@ -128,7 +138,7 @@ def _rows_in_turn(entry: str, problem: Rows, constants: Mapping[str, int]) -> Ge
 
 
 def _spans_of_columns(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
-    _check_constants(entry, constants)
+    _check_constants(entry, problem, constants)
     grid = (ceil_div(problem.rows, constants["SPAN"]), ceil_div(problem.width, 32), 1)
     return Geometry(entry, grid, (32, constants["GROUPS"], 1))
 
@@ -167,6 +177,7 @@ BIAS_GELU = _step(
     "17_bias_gelu: bias_gelu(x bias out rows width approximate parts) -> out",
     "out = gelu(x + bias)",
     _quads_of_rows,
+    _rows_in_flight,
 )
 BIAS_ADD = _step(
     "17_bias_gelu: bias_add(x residual bias out rows width parts) -> out",
