@@ -27,8 +27,8 @@ MOST |= {"BLOCKS": 2**20, "SPAN": 2**30, "PLAIN": 2}
 class Rows:
     """Extents of a launch: rows of `width` columns, in float32.
 
-    plain: kernel 16 or 17 gets what PLAIN=1 needs; see its header.  written: rows that kernel 31 writes;
-    0: all.
+    plain: kernel 16 or 17 gets what PLAIN=1 needs; see its header.  written: rows that kernel 31
+    writes; 0: all.
     """
 
     rows: int
