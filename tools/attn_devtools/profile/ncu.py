@@ -132,7 +132,7 @@ def run_ncu(
 def unknown_metrics(output: str, metrics: Sequence[str]) -> list[str]:
     """Metrics that ncu complains of not knowing."""
     complaint = re.compile(r"(failed to find|unknown|invalid|unsupported).*metric", re.IGNORECASE)
-    lines = output.replace("\\", "").splitlines()  # a name may stand in a pattern, with \\. for .
+    lines = output.replace("\\", "").splitlines()  # a pattern escapes the dots of a name
     text = "\n".join(line for line in lines if complaint.search(line))
     return [metric for metric in metrics if re.search(rf"(?<![\w.]){re.escape(metric)}", text)]
 
