@@ -35,11 +35,12 @@
 
 #define INFINITE __int_as_float(0x7f800000)  // NVRTC has no <math.h> to name it
 
-// Whether gamma and beta are loaded beside x: after the sums they would be waited for once more.
+// Whether gamma and beta are loaded before x: after the sums they would be waited for once more.
 constexpr bool EARLY = VECTORS <= 2 || PLAIN;  // else there are too few registers
 // Warps that an SM must have room for, so that some load while others wait for their sums.
 constexpr int BUSY_WARPS = VECTORS > 4 ? 16 : VECTORS == 4 && PLAIN ? 24 : 32;
 constexpr int LEAST_BLOCKS = BUSY_WARPS < 2 * WARPS ? 1 : BUSY_WARPS / WARPS;
+constexpr int LEAST_OF_ROWS = PLAIN && ROWS <= 16 ? 16 / ROWS : 1;  // blocks of layernorm_warp
 
 struct Row {  // null: no such array
     const float *x, *residual, *bias;  // (d), added up
@@ -128,8 +129,8 @@ __device__ __forceinline__ void normalise(const Row& row, int thread, float eps,
 {
     constexpr int THREADS = lanes * warps;
     float4 value[VECTORS] = {}, scale[VECTORS], shift[VECTORS];  // zeros past the row
-    load_sum<THREADS, vector>(value, row, thread);
     if (EARLY) load_affine<THREADS, vector>(scale, shift, row, thread);
+    load_sum<THREADS, vector>(value, row, thread);
     const float inverse = deviations<warps, lanes, vector>(value, thread, row, eps, part);
     if (!EARLY) load_affine<THREADS, vector>(scale, shift, row, thread);
 #pragma unroll
@@ -161,7 +162,7 @@ __device__ __forceinline__ void normalise_row(Row row, long long at, int thread,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * ROWS) layernorm_warp(
+extern "C" __global__ void __launch_bounds__(32 * ROWS, LEAST_OF_ROWS) layernorm_warp(
     const float* __restrict__ x,         // (rows, d)
     const float* __restrict__ residual,  // (rows, d) or null
     const float* __restrict__ bias,      // (d) or null

@@ -13,9 +13,6 @@ WIDEST = 16384  # columns of a row that 32 warps hold, four groups of four a thr
 QUADS = 4  # groups of four columns that a thread holds, at most
 LANES = 128  # threads along the columns
 NARROW = 128  # columns of a row up to which 8 lanes share it, and a warp has four rows in flight
-FEW_QUADS = (
-    2048  # groups of four columns an SM up to which an H200 was faster with one row a thread
-)
 SHORT = 1024  # columns of a row up to which an H200 was faster with PLAIN in kernel 16
 # The largest constants of kernels 16, 17 and 26 to 28: larger ones compile for minutes, or not at
 # all.
@@ -67,10 +64,9 @@ def _hold_a_row_and_its_gradient(problem: Rows, device: Device) -> dict[str, int
     return {"WARPS": warps, "ROWS": max(1, 8 // warps), "VECTORS": vectors, "BLOCKS": blocks}
 
 
-def _rows_in_flight(problem: Rows, device: Device) -> dict[str, int]:
-    """Constants of kernel 17: a row a thread where that leaves few blocks an SM."""
-    quads = _quads(problem) * problem.rows
-    return {"ROWS": 1 if quads <= FEW_QUADS * device.sm_count else 2, "PLAIN": int(problem.plain)}
+def _with_plain(problem: Rows, device: Device) -> dict[str, int]:
+    """Constants of kernel 17: what the arrays of the call allow to leave out."""
+    return {"PLAIN": int(problem.plain)}
 
 
 def _lanes_of_a_row(problem: Rows, device: Device) -> dict[str, int]:
@@ -177,7 +173,7 @@ BIAS_GELU = _step(
     "17_bias_gelu: bias_gelu(x bias out rows width approximate parts) -> out",
     "out = gelu(x + bias)",
     _quads_of_rows,
-    _rows_in_flight,
+    _with_plain,
 )
 BIAS_ADD = _step(
     "17_bias_gelu: bias_add(x residual bias out rows width parts) -> out",
