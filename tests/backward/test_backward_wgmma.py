@@ -159,7 +159,7 @@ def test_ptxas_spills_little_and_serialises_nothing(d, deterministic, most, tmp_
     """No C7508 (setmaxnreg ignored), C7510 to C7515 (products one after the other).
 
     most: bytes of spill stores. In a fixed order, 64 columns spill 16, and are still faster on an
-    H200 than with a turn for each part of dq, which spills nothing: docs/mma_log.md.
+    H200 than with a turn for each part of dq, which spills nothing: docs/backward_log.md.
     """
     row, problem = WGMMA_STEPS[1], Problem(64, 4096, 4096, d, 16, 16, dtype="bfloat16")
     options = (
