@@ -151,7 +151,13 @@ class Exercise:
 
     @cached_property
     def setups(self) -> tuple[Setup, ...]:
-        """The launches of the specification, smallest first; a range is its least size."""
+        """The launches of the specification, smallest first; a range is its least size.
+
+        Raises:
+            ExerciseError: a range in the last case, by which golf compares kernels.
+        """
+        if any(isinstance(one, range) for one in self._names["SIZES"][-1].values()):
+            raise ExerciseError(f"{self.name}: a range in the last case, which golf compares")
         return self._setups([_chosen(one, min) for one in self._names["SIZES"]])
 
     def setups_for(self, source: str) -> Iterator[Setup]:

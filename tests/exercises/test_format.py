@@ -67,6 +67,14 @@ def test_an_error_of_the_specification_names_its_line(old, new):
         _ = parse_exercise("add_ten", before + text).setups
 
 
+def test_a_range_in_the_last_case_is_refused():
+    """Golf and the counters after a pass would compare kernels at different sizes."""
+    text = TEXT.replace('{"n": 140000}', '{"n": range(140000, 150000)}')
+    assert text != TEXT
+    with pytest.raises(ExerciseError, match="add_ten: a range in the last case, which golf"):
+        _ = parse_exercise("add_ten", text).setups
+
+
 def test_a_diff_becomes_edits_hunk_by_hunk():
     diff = " a\n-b\n+c\n@@\n-d\n"
     assert edits_of(diff) == [("a\nb\n", "a\nc\n"), ("d\n", "")]
