@@ -21,13 +21,15 @@ class Shards:
     """The rows of a sequence on a number of ranks.
 
     Raises:
-        InputError: fewer than two rows a rank.
+        InputError: fewer than two rows a rank, or no rank.
     """
 
     length: int
     ranks: int
 
     def __post_init__(self):
+        if self.ranks < 1:
+            raise InputError(f"{self.ranks} ranks: at least 1 has the rows")
         if self.length < 2 * self.ranks:
             raise InputError(
                 f"{self.length} rows for {self.ranks} ranks: each takes two chunks, so "
@@ -43,6 +45,8 @@ class Shards:
 
     def chunks(self, rank: int) -> tuple[slice, slice]:
         """Return the rows of a rank's two chunks, the early one first."""
+        if not 0 <= rank < self.ranks:
+            raise InputError(f"no rank {rank}: {self.ranks} share the rows, and the first is 0")
         ends, last = self.bounds, 2 * self.ranks - 1 - rank
         return slice(ends[rank], ends[rank + 1]), slice(ends[last], ends[last + 1])
 
@@ -61,12 +65,20 @@ class Shards:
 
     def take(self, array, rank: int, xp):
         """Return a rank's rows of an array (B, H, length, ...), C-contiguous."""
+        self._check_rows(f"an array has shape {array.shape}", array.shape)
         bits = array.view(f"u{array.dtype.itemsize}")  # not every library moves every 16-bit type
         return xp.take(bits, xp.asarray(self.order(rank)), axis=2).view(array.dtype)
 
     def whole(self, parts: Sequence):
         """Return (B, H, length, ...) on the host of the ranks' rows, by rank."""
         rows = np.concatenate([asnumpy(one) for one in parts], axis=2)
+        self._check_rows(f"{len(parts)} parts make up {rows.shape}", rows.shape)
         found = np.empty_like(rows)
         found[:, :, np.concatenate([self.order(rank) for rank in range(self.ranks)])] = rows
         return found
+
+    def _check_rows(self, what: str, shape: tuple[int, ...]) -> None:
+        if len(shape) < 3 or shape[2] != self.length:
+            raise InputError(
+                f"{what}, not (B, H, {self.length}, ...), the rows of {self.ranks} ranks"
+            )

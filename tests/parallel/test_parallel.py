@@ -199,6 +199,19 @@ def test_heads_must_be_a_multiple_of_the_ranks():
 
 
 # -- shards ----------------------------------------------------------------------------------------
+def test_shards_refuse_ranks_and_rows_that_are_not_there():
+    shards, x = Shards(8, 2), np.zeros((1, 1, 8, 2), np.float32)
+    for call, words in (
+        (lambda: Shards(8, 0), "0 ranks: at least 1"),
+        (lambda: shards.take(x, 2, np), "no rank 2: 2 share the rows, and the first is 0"),
+        (lambda: shards.take(x, -1, np), "no rank -1"),
+        (lambda: shards.take(x[:, :, :7], 0, np), r"has shape \(1, 1, 7, 2\), not \(B, H, 8, "),
+        (lambda: shards.whole([x[:, :, :4]]), r"1 parts make up \(1, 1, 4, 2\), not \(B, H, 8, "),
+    ):
+        with pytest.raises(InputError, match=words):
+            call()
+
+
 @pytest.mark.parametrize(("length", "ranks"), [(8, 4), (19, 3), (131072, 2), (100_001, 2)])
 def test_shards_are_all_rows_once(length, ranks):
     shards = Shards(length, ranks)

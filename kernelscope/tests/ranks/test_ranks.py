@@ -179,6 +179,14 @@ def test_counts_that_differ_are_named():
         run_ranks(work, 2, "simulator")
 
 
+def test_a_rank_that_is_not_there_is_refused():
+    with pytest.raises(RankLost, match="exchanges with rank 2, but the last one is rank 1"):
+        run_ranks(lambda one: one.exchange([(np.zeros(1), 2 * one.rank)], []), 2, "simulator")
+    for size in (0, -1, "2", 1.5):
+        with pytest.raises(InputError, match="pass a number of ranks, at least 1, or None"):
+            run_ranks(lambda one: one.rank, size, "simulator")
+
+
 def test_ranks_agree_before_anything_travels():
     run_ranks(lambda one: one.agree({"length": 8}, "a sum"), 3, "simulator")
     differ = "rank 2 has length 2, rank 0 0, in a sum: it must be the same on all ranks"

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 
 from ..backend import array_module, gpu_count, is_device_array, resolve_backend
 from ..errors import BackendError, InputError, UserError
@@ -91,7 +92,7 @@ class Rank:
         sends, receives: (array, rank) each; C-contiguous.
 
         Raises:
-            RankLost. LinkError: on the simulator, counts that differ.
+            RankLost. LinkError: on the simulator, counts that differ. InputError: no such rank.
         """
         try:
             with self._lock:
@@ -108,6 +109,12 @@ class Rank:
         send, receive = self._communicator.send, self._communicator.recv
         moves = [(send, *_memory(array), peer) for array, peer in sends]
         moves += [(receive, *_memory(array), peer) for array, peer in receives]
+        for *_, peer in moves:
+            if not 0 <= peer < self.size:
+                raise InputError(
+                    f"rank {self.rank} exchanges with rank {peer}, but the last one is "
+                    f"rank {self.size - 1}"
+                )
         self._group.groupStart()
         try:
             for move, address, count, peer in moves:
@@ -189,9 +196,11 @@ def run_ranks(
 
     Raises:
         RankLost: what has gone wrong first, with its rank; the cause is that exception. Where all
-            ranks raise something, that of rank 0.
+            ranks raise something, that of rank 0.  InputError: size is no number of ranks.
     """
     backend = resolve_backend(backend)
+    if size is not None and (not isinstance(size, Integral) or size < 1):
+        raise InputError(f"size is {size!r}: pass a number of ranks, at least 1, or None")
     size = size or gpu_count() or 1
     hub, results, errors = Hub(size), [None] * size, {}
     communicators = _communicators(hub, size, backend)
