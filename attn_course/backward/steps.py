@@ -193,12 +193,18 @@ def choose_backward(problem: Problem, device: Device, dbias: bool = False) -> tu
         reason = method.suits(problem, device)
         if reason and all(map(method.supports, _wanted(problem, dbias))):
             return name, reason
-    for name in able:
-        check_method(name, problem, dbias)
+    taken = "; ".join(f"{name}: {', '.join(one.dtypes)}" for name, one in METHODS.items())
+    for option in _wanted(problem, dbias):
+        if not any(method.supports(option) for method in able.values()):
+            others = ", ".join(name for name, one in METHODS.items() if one.supports(option))
+            raise UnsupportedOption(
+                f"no method of attention_backward() takes {problem.dtype} with {OPTIONS[option]}; "
+                f"with another dtype: {others}; methods, and what they take: {taken}"
+            )
     raise UnsupportedDtype(
         f"no method of attention_backward() takes {problem.dtype} with head dim {problem.d} on "
-        f"{device.name}; methods, and what they take: "
-        + "; ".join(f"{name}: {', '.join(one.dtypes)}" for name, one in METHODS.items())
+        f"{device.name}; methods, and what they take: {taken}. "
+        "attn_course.reference.attention_backward takes any head dim, in float64"
     )
 
 

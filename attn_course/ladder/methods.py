@@ -424,7 +424,7 @@ def check_options(method: str, problem: Problem, return_lse: bool = False) -> No
             able = ", ".join(name for name in METHODS if supports(name, option))
             raise UnsupportedOption(
                 f"method {method!r} has no {words.removeprefix('a ')}; methods that do: {able}"
-                + Advice(". attn_course.reference.attention computes it in float64", "")
+                + Advice('; "auto" picks one. attn_course.reference.attention is in float64', "")
             )
 
 

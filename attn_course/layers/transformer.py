@@ -163,8 +163,13 @@ class TransformerBlock:
             those of w_q, w_k and w_v are columns of one array. Products are in float32.
 
         Raises:
-            TypeError, ValueError: as for attention_backward(), of dout.
+            TypeError, ValueError: as for attention_backward(), of dout; another saved.
         """
+        if not isinstance(saved, Saved):
+            raise InputTypeError(
+                f"saved is {type(saved).__name__}, not what forward() returns beside the output: "
+                "out, saved = block.forward(x), then block.backward(saved, dout)"
+            )
         dx, *arrays = self._backward(dout, *saved)
         return dx, dict(zip(self.names, arrays, strict=True))
 

@@ -287,6 +287,11 @@ def test_options_that_a_method_lacks_are_refused_by_name(monkeypatch):
     with pytest.raises(UnsupportedOption, match="'plain' has no bias; .* do: backward_rows"):
         attention_backward(**arrays, method="plain", bias=bias)
     problem = Problem(2, 20, 20, 12)
+    halves = replace(problem, biased=True, dtype="float16")
+    with pytest.raises(
+        UnsupportedOption, match="takes float16 with a bias; with another dtype: backward_rows;"
+    ):
+        choose_backward(halves, Device())
     assert choose_backward(problem, Device()) == ("plain", "it is plain")
     assert choose_backward(problem, Device(), True)[0] == "backward_rows"
     assert choose_backward(replace(problem, biased=True), Device())[0] == "backward_rows"

@@ -560,6 +560,8 @@ def test_a_gradient_of_another_shape_is_refused():
     _, saved = block.forward(x)
     with pytest.raises(ValueError, match=r"dout has shape \(4, 8\), x \(1, 4, 8\)"):
         block.backward(saved, x[0].copy())
+    with pytest.raises(TypeError, match=r"not what forward\(\) returns .* out, saved = block.forw"):
+        block.backward(x, saved)
 
 
 @pytest.mark.parametrize(
