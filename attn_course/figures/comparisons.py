@@ -58,13 +58,18 @@ def curves(
 ) -> Figure:
     """Draw a curve a name over common x values. labels: of the two axes; log: both logarithmic.
 
+    A curve that would hide another one is dashed.
+
     Raises:
         ValueError: no curve, or one of another length than x.
     """
     style.require_rows(by_name, len(x), f"curves need {len(x)} values each")
     figure, axes = style.new_axes(7.2, 3.4)
+    drawn = []
     for name, y, colour, _ in style.coloured(by_name):
-        axes.plot(x, y, label=name, color=colour, lw=2)
+        hides = any(np.allclose(y, other, rtol=0.01, equal_nan=True) for other in drawn)
+        axes.plot(x, y, label=name, color=colour, lw=2, ls=style.DASHED if hides else "-")
+        drawn.append(y)
     style.chart(axes, title, *labels, log=log, legend="best" if len(by_name) > 1 else "")
     return figure
 
@@ -167,9 +172,16 @@ def predictions(
     axes.plot(ends, ends, color=style.INK, lw=1)
     dots = [[times[label] for label in measured] for times in (measured, predicted)]
     axes.scatter(*dots, s=22, color=style.BLUE, zorder=2)
-    for label, text in named.items():
-        style.note(axes, text, (measured[label], predicted[label]), (0, -6), ha="center", va="top")
-    style.chart(axes, title, "measured, microseconds", "predicted", source=source, log=True)
+    written = []
+    for label in sorted(named, key=predicted.get, reverse=True):  # away from the band, downwards
+        place = measured[label], predicted[label]
+        side = 1 if place[1] < place[0] else -1
+        close = [np.abs(np.log10(np.divide(place, one))) < (1, 0.15) for one in written]
+        at, how = (7 * side, -12 * sum(map(all, close))), {"ha": "left" if side > 0 else "right"}
+        style.note(axes, named[label], place, at, va="center", **how)
+        written.append(place)
+    labels = "measured, microseconds", "predicted, microseconds"
+    style.chart(axes, title, *labels, source=source, log=True)
     axes.set(xlim=ends, ylim=ends)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,g}")

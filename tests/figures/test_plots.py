@@ -147,6 +147,23 @@ def test_each_row_of_a_spread_has_a_scale_of_its_own():
     assert wide[1] - wide[0] > 3 > 0.01 > narrow[1] - narrow[0]
 
 
+def test_a_curve_that_would_hide_another_one_is_dashed():
+    x = np.arange(1.0, 5)
+    by_name = {"one": x, "the same": x * 1.001, "another": x**2}
+    lines = figures.curves(x, by_name, labels=("x", "y")).axes[0].lines
+    assert [line.get_linestyle() for line in lines] == ["-", "--", "-"]
+
+
+def test_names_of_predictions_that_are_close_stand_below_each_other():
+    measured, predicted = {"a": 80.0, "b": 85.0, "c": 10.0}, {"a": 50.0, "b": 49.0, "c": 30.0}
+    how = {"named": {"a": "one", "b": "two", "c": "far"}, "band": 0.3, "source": ""}
+    texts = {
+        one.get_text(): one for one in figures.predictions(measured, predicted, **how).axes[0].texts
+    }
+    assert texts["one"].xyann[1] == texts["far"].xyann[1] == 0 > texts["two"].xyann[1]
+    assert [texts[name].get_ha() for name in ("one", "far")] == ["left", "right"]
+
+
 def test_predictions_has_a_dot_a_case_and_refuses_what_does_not_fit():
     measured, predicted = {"a": 2.0, "b": 50.0}, {"a": 3.0, "b": 5.0}
     how = {"band": 0.3, "source": "s"}
