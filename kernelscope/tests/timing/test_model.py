@@ -13,7 +13,7 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, measure
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import NAMES, WAITS
-from kernelscope.timing.work import Reuse, copy_bytes
+from kernelscope.timing.work import copy_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import time_model  # noqa: E402 - a tool, in no package
@@ -74,7 +74,7 @@ def test_reading_alone_is_faster_than_copying():
         (5e8, 5e8, H200.dram_gbps),
         (0.0, 1e9, H200.dram_gbps),
     ):
-        found = copy_bytes(H200, Reuse(read, written)) / H200.dram_gbps
+        found = copy_bytes(H200, read, written) / H200.dram_gbps
         assert found == pytest.approx(1e9 / gbps)
 
 
@@ -137,7 +137,7 @@ def test_atomics_on_one_address_wait_for_each_other():
     apart = launched(H200, kernel, blocks, 256, sums, np.int32(1), run=32)
     assert one.bounds["atomics"] == pytest.approx(1e-3 * H200.atomic_ns * blocks * 256)
     assert one.limit == "atomics" and one.us > one.bounds["atomics"]
-    assert apart.bounds["atomics"] < 0.01 and apart.us < 0.1 * one.us
+    assert apart.bounds["atomics"] < 0.02 and apart.us < 0.1 * one.us
 
 
 @pytest.fixture(scope="module")

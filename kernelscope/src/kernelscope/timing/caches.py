@@ -13,6 +13,7 @@ import numpy as np
 LINE_SECTORS, SECTOR_BYTES = 4, 32
 MOST_SECTORS = 1 << 20  # of a launch's sequences
 MOST_PARTS = 256  # until they are merged
+SLICED_LINES = 8  # of two slices of L2, by turns
 
 
 class SectorStreams:
@@ -55,17 +56,19 @@ class SectorStreams:
         """Share of the sectors loaded that the block itself has stored to before."""
         return self.own / self.loaded if self.loaded else 0.0
 
-    def misses(self, lines: int) -> dict[int, tuple[float, float]]:
+    def misses(self, lines: int, follows: bool) -> dict[int, tuple[float, float]]:
         """Return instruction key -> of a block, (sectors that a cache of so many lines lacks,
-        share of the requests that lack any).
+        share of the requests that lack any). follows: another block had the cache before it.
         """
         lacking_of: defaultdict[int, list[int]] = defaultdict(list)
         streams = [stream for stream in self.streams if stream]
-        for stream in streams:
-            sectors = np.concatenate([part for _, part in stream])
+        whole = [np.concatenate([part for _, part in stream]) for stream in streams]
+        for number, stream in enumerate(streams):
+            sectors = whole[number]
+            before = whole[number - 1] if follows and len(streams) > 1 else sectors[:0]
             starts = np.cumsum([0, *(part.size for _, part in stream[:-1])])
-            lacking = np.add.reduceat(~hits(sectors, lines), starts)
-            for (key, _), count in zip(stream, lacking, strict=True):
+            absent = ~hits(np.concatenate([before, sectors]), lines)[before.size :]
+            for (key, _), count in zip(stream, np.add.reduceat(absent, starts), strict=True):
                 lacking_of[key].append(int(count))
         return {
             key: (sum(counts) / len(streams), float(np.mean(np.array(counts) > 0)))
@@ -74,19 +77,19 @@ class SectorStreams:
 
 
 class HotLines:
-    """The lines of L2 on which atomics of a launch meet. first_block: number of the chunk's first.
+    """Atomics of a launch that meet in L2. first_block: number of the chunk's first.
 
-    L2 does what warps ask of a line one after another: an operation for every sector, more where
-    lanes want one address. operation_ns: of one; line_ns: of a warp on several sectors of a line,
-    at least.
+    What warps ask of a sector is done one after another: an operation, or more where lanes want one
+    address. The lines of a stretch of memory go to two slices of L2 by turns, and a slice takes
+    operation_ns for an operation; sums of floats on one sector wait float_ns for the one before.
     """
 
-    def __init__(self, operation_ns: float, line_ns: float):
-        self.operation_ns, self.line_ns = operation_ns, line_ns
+    def __init__(self, operation_ns: float, float_ns: float):
+        self.operation_ns, self.float_ns = operation_ns, float_ns
         self.first_block = 0
-        self._parts: list[np.ndarray] = []  # (line, nanoseconds, first block, last block) each
+        self._parts: list[np.ndarray] = []  # (sector, operations, of floats, first, last block)
 
-    def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int) -> None:
+    def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int, floats: bool) -> None:
         """Atomics of one instruction. lanes: (lanes,) of the chunk; address: of each."""
         address, warp = address.astype(np.int64), lanes.astype(np.int64) // 32
         order = np.lexsort((address, warp))
@@ -96,35 +99,36 @@ class HotLines:
         sector, warp = address[first] // SECTOR_BYTES, warp[first]
         first = starts_of(sector, warp)
         operations = np.maximum.reduceat(meeting, first)
-        line, warp = sector[first] // LINE_SECTORS, warp[first]
-        first = starts_of(line, warp)
-        several = np.diff(first, append=operations.size) > 1
-        spent = self.operation_ns * np.add.reduceat(operations, first)
-        spent = np.where(several, np.maximum(spent, self.line_ns), spent)
         block = self.first_block + 32 * warp[first] // block_lanes
-        self._parts.append(np.stack([line[first], spent, block, block]))
+        self._parts.append(np.stack([sector[first], operations, operations * floats, block, block]))
         if len(self._parts) > MOST_PARTS:
             self._parts = [self._merged()]
 
     def _merged(self) -> np.ndarray:
-        line, spent, first, last = np.concatenate(self._parts, axis=1)
-        order = np.argsort(line, kind="stable")
-        start = starts_of(line[order])
+        sector, *sums, first, last = np.concatenate(self._parts, axis=1)
+        order = np.argsort(sector, kind="stable")
+        start = starts_of(sector[order])
         return np.stack(
             [
-                line[order][start],
-                np.add.reduceat(spent[order], start),
+                sector[order][start],
+                *(np.add.reduceat(one[order], start) for one in sums),
                 np.minimum.reduceat(first[order], start),
                 np.maximum.reduceat(last[order], start),
             ]
         )
 
     def most(self, scale: float) -> float:
-        """Return the nanoseconds of the hottest line. scale: of those that blocks share, to all."""
+        """Return the nanoseconds of the hottest ones. scale: of those that blocks share, to all."""
         if not self._parts:
             return 0.0
-        _, spent, first, last = self._merged()
-        return float((spent * np.where(first != last, scale, 1.0)).max())
+        sector, operations, of_floats, first, last = self._merged()
+        times = np.where(first != last, scale, 1.0)
+        line = sector // LINE_SECTORS
+        slices, at = np.unique(line // SLICED_LINES * 2 + line % 2, return_inverse=True)
+        of_slice = np.bincount(at, times * operations, len(slices))
+        in_turn = times * (self.operation_ns * operations)
+        in_turn = np.where(of_floats > 0, times * (self.float_ns * of_floats), in_turn)
+        return float(max(self.operation_ns * of_slice.max(), in_turn.max()))
 
 
 def starts_of(*sorted_keys: np.ndarray) -> np.ndarray:
