@@ -62,7 +62,7 @@ def test_streams_of_blocks_are_apart():
         streams.begin()
         streams.add(7, np.arange(0, 128, 4, dtype=np.uint64))
         streams.add(8, np.arange(0, 128, 4, dtype=np.uint64))
-    assert streams.misses(lines=100, follows=False) == {7: (4.0, 1.0), 8: (0.0, 0.0)}
+    assert streams.misses(lines=100, resident=1) == {7: (4.0, 1.0), 8: (0.0, 0.0)}
 
 
 def test_own_stores_are_not_read_from_dram():
@@ -79,11 +79,11 @@ def test_half_of_the_requests_wait():
     streams.begin()
     for first in (0, 0, 128, 0):
         streams.add(7, np.arange(first, first + 128, 4, dtype=np.uint64))
-    assert streams.misses(lines=100, follows=False) == {7: (8.0, 0.5)}
+    assert streams.misses(lines=100, resident=1) == {7: (8.0, 0.5)}
 
 
-def test_a_block_finds_what_the_one_before_it_had():
-    """Both read one line of weights and 32 lines of their own: only the weights are there again."""
+def test_blocks_side_by_side_share_what_they_load():
+    """Both read one line of weights and 32 of their own: one of them waits for the weights."""
     streams = SectorStreams()
     for block in range(2):
         streams.begin()
@@ -91,9 +91,21 @@ def test_a_block_finds_what_the_one_before_it_had():
         for line in range(32):
             first = 4096 + (32 * block + line) * 128
             streams.add(2, np.arange(first, first + 128, 4, dtype=np.uint64))
-    assert streams.misses(100, follows=False) == {1: (4.0, 1.0), 2: (128.0, 1.0)}
-    assert streams.misses(100, follows=True) == {1: (0.0, 0.0), 2: (128.0, 1.0)}
-    assert streams.misses(8, follows=True)[1] == (4.0, 1.0)  # gone before the second block
+    assert streams.misses(100, resident=1) == {1: (4.0, 1.0), 2: (128.0, 1.0)}
+    assert streams.misses(100, resident=2) == {1: (2.0, 0.5), 2: (128.0, 1.0)}
+
+
+def test_blocks_side_by_side_push_each_other_out():
+    """Each reads its 32 lines twice: a cache of 40 lines has room for one of them."""
+    streams = SectorStreams()
+    for block in range(2):
+        streams.begin()
+        for line in 2 * [*range(32)]:
+            streams.add(1, np.arange(32, dtype=np.uint64) * 4 + 128 * (32 * block + line))
+    assert streams.misses(40, resident=1)[1] == (128.0, 0.5)
+    assert streams.misses(40, resident=2)[1] == (256.0, 1.0)
+    assert streams.misses(80, resident=4)[1] == (256.0, 1.0)  # as if there were two more
+    assert streams.misses(160, resident=4)[1] == (128.0, 0.5)
 
 
 def test_atomics_on_one_address_follow_each_other():

@@ -56,20 +56,25 @@ class SectorStreams:
         """Share of the sectors loaded that the block itself has stored to before."""
         return self.own / self.loaded if self.loaded else 0.0
 
-    def misses(self, lines: int, follows: bool) -> dict[int, tuple[float, float]]:
+    def misses(self, lines: int, resident: int) -> dict[int, tuple[float, float]]:
         """Return instruction key -> of a block, (sectors that a cache of so many lines lacks,
-        share of the requests that lack any). follows: another block had the cache before it.
+        share of the requests that lack any). resident: blocks that share the cache, side by side.
         """
         lacking_of: defaultdict[int, list[int]] = defaultdict(list)
         streams = [stream for stream in self.streams if stream]
-        whole = [np.concatenate([part for _, part in stream]) for stream in streams]
-        for number, stream in enumerate(streams):
-            sectors = whole[number]
-            before = whole[number - 1] if follows and len(streams) > 1 else sectors[:0]
-            starts = np.cumsum([0, *(part.size for _, part in stream[:-1])])
-            absent = ~hits(np.concatenate([before, sectors]), lines)[before.size :]
-            for (key, _), count in zip(stream, np.add.reduceat(absent, starts), strict=True):
-                lacking_of[key].append(int(count))
+        for first in range(0, len(streams), resident):
+            together = streams[first : first + resident]
+            parts = [part for stream in together for _, part in stream]
+            sizes = np.array([part.size for part in parts])
+            when = np.concatenate([np.linspace(0, 1, len(one), endpoint=False) for one in together])
+            order = np.argsort(np.repeat(when, sizes), kind="stable")
+            sectors = np.concatenate(parts)
+            absent = np.empty(sectors.size, bool)
+            absent[order] = ~hits(sectors[order], max(1, lines * len(together) // resident))
+            counts = np.add.reduceat(absent, np.cumsum(sizes) - sizes)
+            keys = [key for stream in together for key, _ in stream]
+            for key, count in zip(keys, counts.tolist(), strict=True):
+                lacking_of[key].append(count)
         return {
             key: (sum(counts) / len(streams), float(np.mean(np.array(counts) > 0)))
             for key, counts in lacking_of.items()
@@ -124,7 +129,8 @@ class HotLines:
         sector, operations, of_floats, first, last = self._merged()
         times = np.where(first != last, scale, 1.0)
         line = sector // LINE_SECTORS
-        slices, at = np.unique(line // SLICED_LINES * 2 + line % 2, return_inverse=True)
+        stretch = (line - line.min()) // SLICED_LINES
+        slices, at = np.unique(2 * stretch + line % 2, return_inverse=True)
         of_slice = np.bincount(at, times * operations, len(slices))
         in_turn = times * (self.operation_ns * operations)
         in_turn = np.where(of_floats > 0, times * (self.float_ns * of_floats), in_turn)

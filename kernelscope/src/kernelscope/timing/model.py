@@ -54,6 +54,11 @@ class Prediction:
 
 def smooth_max(*values) -> float | np.ndarray:
     """A maximum that is larger where several values are close; elementwise for arrays."""
+    if not any(isinstance(value, np.ndarray) for value in values):
+        most = max(values)
+        if most <= 0:
+            return 0.0
+        return most * sum((value / most) ** SHARPNESS for value in values) ** (1 / SHARPNESS)
     most = np.maximum.reduce(np.broadcast_arrays(*values))
     safe = np.maximum(most, 1e-30)
     return most * sum((value / safe) ** SHARPNESS for value in values) ** (1 / SHARPNESS)

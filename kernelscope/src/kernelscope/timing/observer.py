@@ -226,7 +226,7 @@ class Time(Counters):
     def _with_l1(self, counted, launch: Launch, blocks: int, resident: int) -> list[PtxCounts]:
         """The same with the shares of the sectors that L1 lacks."""
         lines = l1_lines(self.gpu, launch.shared_bytes, resident)
-        lacking = self._streams.misses(lines, blocks > self.gpu.sms)
+        lacking = self._streams.misses(lines, resident)
         found = []
         for one in counted:
             key, sectors = id(one.instruction), one.counts["global_load_sectors"] / blocks

@@ -102,11 +102,11 @@ def resident_blocks(gpu: GpuConstants, warps: int, registers: int, shared_bytes:
 
 
 def l1_lines(gpu: GpuConstants, shared_bytes: int, resident: int) -> int:
-    """Return the 128-byte lines of L1 that one of the resident blocks has for itself."""
+    """Return the 128-byte lines of L1 that the resident blocks have together."""
     steps = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228)  # KiB that shared memory can have
     wanted = resident * (shared_bytes + 1024 * bool(shared_bytes)) / 1024
     carved = next((step for step in steps if step >= wanted), steps[-1])
-    return max(1, (gpu.l1_bytes - carved * 1024) // 128 // resident)
+    return max(1, (gpu.l1_bytes - carved * 1024) // 128)
 
 
 class Traffic:
