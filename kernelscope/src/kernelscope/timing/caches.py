@@ -36,7 +36,7 @@ class SectorStreams:
     def add(self, key: int, address: np.ndarray) -> None:
         """Loads of the block that has begun; address: (lanes,) uint64, one instruction's."""
         if self.left > 0 and address.size:
-            sectors = np.unique((address >> np.uint64(5)).astype(np.int64))
+            sectors = sectors_of(address)
             self.left -= sectors.size
             self.streams[-1].append((key, sectors))
             new = set(sectors.tolist()) - self._known
@@ -47,7 +47,7 @@ class SectorStreams:
     def store(self, address: np.ndarray) -> None:
         """Stores of the block that has begun."""
         if self.left > 0 and address.size:
-            sectors = np.unique((address >> np.uint64(5)).astype(np.int64))
+            sectors = sectors_of(address)
             self.left -= sectors.size
             self.stored.update(sectors.tolist())
 
@@ -135,6 +135,12 @@ class HotLines:
         in_turn = times * (self.operation_ns * operations)
         in_turn = np.where(of_floats > 0, times * (self.float_ns * of_floats), in_turn)
         return float(max(self.operation_ns * of_slice.max(), in_turn.max()))
+
+
+def sectors_of(address: np.ndarray) -> np.ndarray:
+    """Return the distinct sectors, ascending, of (lanes,) uint64 addresses."""
+    sectors = np.sort((address >> np.uint64(5)).astype(np.int64))
+    return sectors[starts_of(sectors)]
 
 
 def starts_of(*sorted_keys: np.ndarray) -> np.ndarray:
