@@ -9,7 +9,7 @@ import numpy as np
 from ..events import InstructionEvent, Launch, MachineView
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
-from .caches import SECTOR_BYTES, HotLines, SectorStreams
+from .caches import HotLines, SectorStreams
 from .estimate import estimated
 from .executions import PtxCounts
 from .gpus import GpuConstants, gpu
@@ -122,15 +122,10 @@ class Time(Counters):
                 self._follow(event, access)
 
     def _global(self, row, access, address, lanes, requests: int) -> None:
-        before = row.counts["global_store_sectors"]
         super()._global(row, access, address, lanes, requests)
         if access.kind == "atomic":
             floats = row.instruction.opcode.rsplit(".", 1)[-1].startswith(("f", "bf"))
             self._hot.add(lanes, address, self._first_lanes, floats)
-        elif access.kind == "store":
-            lacking = SECTOR_BYTES * (row.counts["global_store_sectors"] - before)
-            lacking -= lanes.size * access.size
-            row.counts["global_store_parts"] += max(0, lacking) // (SECTOR_BYTES - access.size)
 
     def _follow(self, event: InstructionEvent, access) -> None:
         """Follow the loads and stores of the chunk's first block."""

@@ -19,7 +19,8 @@ FILL_BYTES = 64  # between L1 and L2, a clock and SM
 TAGS = 4  # lines that L1 looks up in a clock
 SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
 FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
-LONE_LOAD, PART_STORE, ATOMIC = 1.5, 3.0, 2.0  # sectors of a whole line that these cost L2
+LINE_LOAD, LINE_STORE = 1.5, 3.0  # sectors that a request of a line costs L2, if it has fewer
+ATOMIC = 2.0  # ... and each sector of an atomic
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
 _MULTIPLY = ("IMAD", "IDP")
@@ -53,7 +54,7 @@ class Reuse:
     lone_read: float = 0.0
     lone_written: float = 0.0
     hottest: float = 0.0
-    room: float = 0.0
+    room: float = np.inf
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,8 @@ class Traffic:
             self.passes[key] += max(lines / TAGS, counts[f"global_{way}_passes"])
             self.missing[key] += one.l1_missing * sectors
             in_l2 = {
-                "load": max(sectors, LONE_LOAD * lines),
-                "store": sectors + (PART_STORE - 1) * counts["global_store_parts"],
+                "load": max(sectors, LINE_LOAD * lines),
+                "store": max(sectors, LINE_STORE * lines),
                 "atomic": ATOMIC * sectors,
             }
             self.l2_sectors[key] += one.l1_missing * in_l2[way]
@@ -296,8 +297,7 @@ def dram_traffic(
     Launches are taken to follow each other: what fits L2 is there already.
     """
     lone = reuse.lone_read + reuse.lone_written
-    total = reuse.read + reuse.written
-    total += min(lone, max(reuse.room - total, 0.0))
+    total = min(reuse.read + reuse.written + lone, reuse.room)
     kept = 0.5 * gpu.l2_bytes
     outside = min(max((total - kept) / kept, 0.0), 1.0) if total else 0.0
     missed = max(1.0 - kept / total, 0.0) if total else 0.0  # by what has no order
