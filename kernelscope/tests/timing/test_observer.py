@@ -24,7 +24,7 @@ extern "C" __global__ void pick(const int* at, const float* x, float* y)
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     y[i] = x[at[i]];
 }"""
-COUNT = 1 << 25  # floats: 128 MiB
+COUNT = 1 << 24  # floats: 64 MiB
 
 
 def launched(name, grid, block, *arguments, blocks=None):
@@ -54,12 +54,12 @@ def test_sampled_blocks_keep_step_with_no_grid(monkeypatch, blocks):
 
 
 def test_pieces_by_themselves():
-    """Of four pieces two lie next to each other, and one is touched twice."""
+    """Of five pieces two lie next to each other, and one is touched in both halves."""
     touched = TouchedBytes([(0, 1 << 14), (1 << 20, 1 << 21)])
-    places = np.array([0, 4096, 4160, (1 << 20) + 320, (1 << 20) + 324], np.uint64)
+    places = np.array([0, 4096, 4160, 8192, 8224, (1 << 20) + 320, (1 << 20) + 324], np.uint64)
     touched.touch(1, "read", places, 4)
-    assert touched.aligned_pieces("read", 64, 16) == (4, 2)
-    assert touched.aligned_pieces("read", 64, 1) == (4, 4)
+    assert touched.aligned_pieces("read", 64, 16) == (5, 2)
+    assert touched.aligned_pieces("read", 64, 1) == (5, 4)
     assert touched.aligned_pieces("written", 64, 16) == (0, 0)
 
 
@@ -97,5 +97,5 @@ def test_words_from_anywhere_take_dram_a_piece_each():
         launched("pick", (count // 256,), (256,), at, x, y, blocks=64) for at in (anywhere, in_turn)
     )
     pieces = 64 * count / H200.read_gbps / 1e3  # us, if each were of a stream
-    assert 0.2 * pieces < picked.bounds["DRAM"] < 1.5 * pieces
+    assert 0.2 * pieces < picked.bounds["DRAM"] < pieces
     assert near.bounds["DRAM"] < 0.1 * picked.bounds["DRAM"]

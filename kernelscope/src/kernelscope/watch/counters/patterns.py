@@ -131,8 +131,8 @@ class TouchedBytes:
         return np.concatenate([touched, np.zeros(self.packed.size - touched.size, np.uint8)])
 
     def aligned_pieces(self, how: str, size: int, apart: int) -> tuple[int, int]:
-        """(distinct aligned pieces of `size` bytes, 8 or more, that are touched so; those of them
-        that are the only one in an aligned stretch of `apart` pieces).
+        """(distinct aligned pieces of `size` bytes, 16 or more, that are touched so; those of them
+        of which one half is touched, and nothing else in an aligned stretch of `apart` pieces).
         """
         maps = [m for (_, kind), m in self.maps.items() if kind == how]
         found = lone = 0
@@ -141,21 +141,21 @@ class TouchedBytes:
         touched = self._grown(maps[0])
         for one in maps[1:]:
             touched = touched | self._grown(one)
+        half = size // 2
         for first, position, length in self.packed.stretches():
             part, skipped = touched[position : position + length], first % (size * apart)
-            pieces = np.zeros(-(-(skipped + length) // (size * apart)) * apart, bool)
-            head = part[: -first % size]
+            halves = np.zeros(-(-(skipped + length) // (size * apart)) * apart * 2, bool)
+            head = part[: -first % half]
             body = part[head.size :]
-            whole = body.size // size
-            at = (skipped + head.size) // size
-            pieces[at - 1] |= head.any()
-            words = body[: whole * size].view(np.uint64)
-            pieces[at : at + whole] = words.reshape(-1, size // 8).any(1)
-            if body.size > whole * size:
-                pieces[at + whole] = body[whole * size :].any()
-            of_stretch = np.count_nonzero(pieces.reshape(-1, apart), axis=1)
-            found += int(of_stretch.sum())
-            lone += int(np.count_nonzero(of_stretch == 1))
+            whole = body.size // half
+            at = (skipped + head.size) // half
+            halves[at - 1] |= head.any()
+            words = body[: whole * half].view(np.uint64)
+            halves[at : at + whole] = words.reshape(-1, half // 8).any(1)
+            if body.size > whole * half:
+                halves[at + whole] = body[whole * half :].any()
+            found += int(np.count_nonzero(halves[::2] | halves[1::2]))
+            lone += int(np.count_nonzero(np.count_nonzero(halves.reshape(-1, 2 * apart), 1) == 1))
         return found, lone
 
     def count(self, how: str, line: int | None = None) -> int:
