@@ -43,7 +43,7 @@ def test_speed():
 
 
 def test_times():
-    """Of the judgement that came before anybody looked, not of rules that were corrected after it."""
+    """Of the judgement that came before anybody looked, not of rules corrected after it."""
     judged = read(readme_tables.ENGINE_RECORDS / "h200" / "time_model.json")["second"]
     found = judged["summary"]
     kernels = {row["label"].split()[0] for row in judged["rows"]}
