@@ -147,9 +147,8 @@ def record():
 
 @pytest.fixture(scope="module")
 def parts(record):
-    """Folder of kernels -> its part of the record."""
-    folders = {"first": "held_out", "second": "held_out_second"}
-    return {folders[name]: part for name, part in time_model.parts_of(record).items()}
+    """Folder of kernels -> what the record has of the model as it is now."""
+    return {"held_out": record, "held_out_second": record.get("corrected", record.get("second"))}
 
 
 @pytest.mark.parametrize("place", ["best", "median", "worst"])
@@ -191,6 +190,17 @@ def test_a_judgement_names_what_it_left_out(record):
     less = time_model.judgement(times, record["rows"][1:])
     labels = {*part.get("left_out", ()), record["rows"][0]["label"]}
     assert set(less["left_out"]) == labels and len(less["rows"]) == len(part["rows"]) - 1
+
+
+def test_a_record_keeps_the_judgement_that_came_before_anybody_looked():
+    first, before, after = ({"summary": {"median": value}} for value in (0.1, 0.2, 0.3))
+    new = time_model.with_earlier({"first": first, "second": before}, {})
+    assert new == {"first": first, "second": before}
+    record = time_model.record_of(new, [], "")
+    for earlier in (record, record | {"corrected": first}):
+        again = time_model.with_earlier({"first": first, "second": after}, earlier)
+        assert again == {"first": first, "second": before, "corrected": after}
+    assert time_model.with_earlier({"first": first}, record) == {"first": first, "second": before}
 
 
 def metrics(**busy):
