@@ -12,6 +12,8 @@ BIN := .venv/bin
 # Workers, notebooks and the next run share what one has compiled; `make clean` removes it. So they
 # do with Python's own compiled files, even where the environment asks for none.
 KEPT := KERNELSCOPE_COMPILED="$$PWD/.compiled_cache" PYTHONDONTWRITEBYTECODE=
+# NumPy's threads would wait, busily, for the cores on which the other worker runs.
+KEPT += OPENBLAS_NUM_THREADS=$(or $(OPENBLAS_NUM_THREADS),1)
 # Outputs were stored with the BLAS kernels of their author's processor. They are compared with those
 # of the oldest that NumPy runs on, so a digit that depends on the processor fails on every machine.
 CORE ?= Nehalem
@@ -95,7 +97,7 @@ system-test: venv
 proof: venv
 	PROOF=whole $(PYTEST) --timeout=1800 tests/exercises/test_exercises.py \
 	tests/classroom/test_problems.py kernelscope/tests/translate/test_scalar.py \
-	$$(grep -lr "attn_devtools.shares" tests --include='test_*.py')
+	$$(grep -lrE "attn_devtools.shares|mark\.turns" tests kernelscope/tests --include='test_*.py')
 
 # The longest notebook starts first, so that no worker waits for it at the end.
 notebook-test: venv

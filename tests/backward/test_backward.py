@@ -1,6 +1,7 @@
 """attention_backward() and its kernels against float64, on whichever backend is chosen."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from attn_course.ladder.methods import UnknownMethod, UnsupportedDtype, Unsuppor
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.agreement import assert_agrees
+from attn_devtools.shares import crossed, in_turns
 
 xp = array_module()
 NAMES = ("dq", "dk", "dv", "dbias")
@@ -52,10 +54,11 @@ def run(method, arrays, **how):
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("shape", "m", "kv_heads"), SHAPES, ids=str)
-@pytest.mark.parametrize("method", FLOAT32)
-def test_gradients(method, shape, m, kv_heads, causal):
+@pytest.mark.parametrize(
+    ("method", "case"), in_turns([*product(FLOAT32, crossed(SHAPES, [False, True]))], 2), ids=str
+)
+def test_gradients(method, case):
+    (shape, m, kv_heads), causal = case
     arrays = inputs(shape, m, kv_heads, causal=causal)
     if method == "backward_tf32x3" and shape[3] > tf32.LARGEST_D:
         with pytest.raises(ValueError, match="at most 128; use method backward_rows"):
@@ -65,8 +68,7 @@ def test_gradients(method, shape, m, kv_heads, causal):
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("rows", [1, 2, 4])
-@pytest.mark.parametrize("warps", [2, 8])
+@pytest.mark.parametrize(("rows", "warps"), in_turns([*product([1, 2, 4], [2, 8])], 3))
 def test_rows_in_every_tile(rows, warps):
     options = (f"-DROWS={rows}", f"-DWARPS={warps}")
     arrays = inputs((1, 2, 37, 40), 46, 1, causal=True)  # a last key is the first of a tile
@@ -144,10 +146,10 @@ def test_the_bound_of_many_terms_hides_no_wrong_factor(name):
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", in_turns([*METHODS], 2))
 def test_the_same_bits_on_every_run(method):
     dtype = DTYPES[METHODS[method].dtypes[0]]
-    qkv = (one.astype(dtype) for one in seeded_qkv((1, 4, 70, 64), 90, kv_heads=2))
+    qkv = (one.astype(dtype) for one in seeded_qkv((1, 2, 70, 24), 90, kv_heads=1))
     call, oracle = backward_call(method, backward_inputs(*qkv), deterministic=True)
     call.run()
     first = {name: asnumpy(array).copy() for name, array in oracle.written.items()}
@@ -221,6 +223,7 @@ def simulated(arrays, **how):
     return call.launches, call.arrays, oracle
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 def test_the_sanitizer_is_silent():
     bias = np.random.default_rng(2).normal(size=(37, 53)).astype(np.float32)

@@ -87,6 +87,7 @@ def secrets(chosen) -> set[str]:
     return found
 
 
+@pytest.mark.turns(4, "release")
 @pytest.mark.parametrize("chosen", SETS, ids=lambda chosen: chosen.name)
 def test_the_release_gives_no_solution_away(course, chosen):
     path = course / "release" / chosen.name / f"{chosen.name}.ipynb"
@@ -102,6 +103,7 @@ def test_the_release_gives_no_solution_away(course, chosen):
     assert [line for line in known if line in original]  # and they can be found where they are
 
 
+@pytest.mark.turns(4, "release")
 def test_nbgrader_finds_that_a_release_earns_nothing(course):
     done = subprocess.run(
         [Path(sys.executable).parent / "nbgrader", "validate", "release/ps2/ps2.ipynb"],

@@ -55,7 +55,7 @@ def wrong_reference(monkeypatch):
     monkeypatch.setattr(reference, "attention", wrong)
 
 
-@pytest.mark.parametrize("method", in_turns([*METHODS], 3))  # each command shares the way to run
+@pytest.mark.parametrize("method", in_turns([*METHODS], 6))  # each command shares the way to run
 def test_run_agrees_and_writes_json(capsys, tmp_path, method):
     path, d = tmp_path / "result.json", 16 if steps_of(method)[0].maps else 9
     shape = ("--shape", f"1,2,17,{d}")
@@ -193,13 +193,13 @@ def test_the_traceback_is_there_when_asked_for(capsys, monkeypatch):
 
 
 def test_tour(capsys, tmp_path, monkeypatch):
-    """A third of the kernels in turns, with those of the figures, and three of the methods; other
+    """A ninth of the kernels in turns, with those of the figures, and three of the methods; other
     tests compare each of them with float64.
     """
     few = ("naive", "rows_online", "flash_mma")
-    turn = in_turns(LADDER, 3)
+    turn = in_turns(LADDER, 9)
     ladder = [one for one in LADDER if one in turn or one.number in (2, 5)]
-    layers, backward = in_turns(LAYERS, 3), in_turns([*BACKWARD_METHODS], 3)
+    layers, backward = in_turns(LAYERS, 9), in_turns([*BACKWARD_METHODS], 4)
     monkeypatch.setattr(tour, "METHODS", few)
     monkeypatch.setattr(tour, "LADDER", ladder)
     monkeypatch.setattr(tour, "LAYERS", layers)
@@ -219,6 +219,7 @@ def test_tour(capsys, tmp_path, monkeypatch):
     assert figures == {"attention_window_0.png", "scores_in_tiles.png", "errors.png"}
 
 
+@pytest.mark.turns(2)
 def test_tour_fails_when_a_method_disagrees(capsys, tmp_path, wrong_reference, monkeypatch):
     """With the kernels of the figures and one of all attention; the latter's result disagrees."""
     monkeypatch.setattr(tour, "LADDER", tuple(step(number) for number in (2, 5, 9)))

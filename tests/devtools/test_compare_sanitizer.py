@@ -89,7 +89,7 @@ def test_every_kernel_meets_every_tool_once():
 
 
 @pytest.mark.parametrize(
-    "path", in_turns(sorted({step.path for step in LAYERS}), 2), ids=lambda path: path.name
+    "path", in_turns(sorted({step.path for step in LAYERS}), 6), ids=lambda path: path.name
 )
 def test_kernels_of_the_layers_are_silent_and_right(path, monkeypatch):
     subject = runs.clean_subjects()[path.name]
@@ -109,7 +109,7 @@ def test_kernels_of_the_layers_are_silent_and_right(path, monkeypatch):
     assert "out-of-bounds" in found["kinds"] and found["right"] is False
 
 
-@pytest.mark.parametrize("method", in_turns([*BACKWARD_METHODS], 2))
+@pytest.mark.parametrize("method", in_turns([*BACKWARD_METHODS], 4))
 def test_methods_of_the_backward_pass_are_silent_and_right(method):
     subject = runs.clean_subjects()[BACKWARD_METHODS[method].steps[-1].path.name]
     assert tool.simulate(subject) == {"kinds": {}, "right": True, "messages": []}

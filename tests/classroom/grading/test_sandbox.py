@@ -157,7 +157,7 @@ def _ended(scandir):
 
 @pytest.mark.parametrize(
     "case",
-    in_turns([case for case in CASES if isinstance(case.change, Python)], 3),
+    in_turns([case for case in CASES if isinstance(case.change, Python)], 6),
     ids=lambda case: case.name,
 )
 def test_the_python_of_hostile_submissions_is_held(sandbox, case, tmp_path):
