@@ -24,6 +24,7 @@ def test_the_chosen_cases_have_every_rank_swizzle_type_and_stride():
     assert any(min(case.first) < 0 for case in CHOSEN)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
 def test_a_box_is_copied_element_by_element(case):
     shared, data = before(case)
@@ -45,6 +46,7 @@ SHORT_ROWS = [
 ]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("case", SHORT_ROWS, ids=lambda case: case.name)
 def test_rows_shorter_than_the_swizzle_are_as_far_apart_as_it_is_long(case):
     test_a_box_is_copied_element_by_element(case)

@@ -285,6 +285,7 @@ def library():
     return RawModule(code=LIBRARY, options=("-arch=compute_90",), backend="simulator")
 
 
+@pytest.mark.turns(3)
 def test_barriers_and_pipelines_of_libcu(library):
     a, out = np.arange(64, dtype=np.int32), zeros(64)
     library.get_function("drops")((1,), (64,), (a, out))

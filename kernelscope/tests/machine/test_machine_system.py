@@ -307,6 +307,7 @@ def test_inline_ptx(build):
     assert np.allclose(f[1:], 2.0 ** (x * 0.25) * x * 0.25 + 1, rtol=1e-6)
 
 
+@pytest.mark.turns(4)
 def test_cooperative_groups(build, order):
     a, out = integers(64, 0, 9), zeros(128)
     run(GROUPS, "groups", 1, 64, a, out, build=build, warp_order=order)

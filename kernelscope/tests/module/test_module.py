@@ -452,6 +452,7 @@ template <typename T, int N> struct Row { T value[N]; };
 """
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("text", "name", "shown", "dtypes", "const"),
     [
@@ -811,6 +812,7 @@ template <typename T> __global__ void scale(T* x) {}
 """
 
 
+@pytest.mark.turns(3)
 def test_large_headers_are_compiled_once(monkeypatch):
     """Where the compiler may read a signature by itself; else in the debug build too, once."""
     built, compiled = [], RawModule.compiled

@@ -54,6 +54,7 @@ def test_every_probe_runs(probes):
     assert all(np.isfinite(value) and value > 0 for value in found.values())
 
 
+@pytest.mark.turns(3)
 def test_bandwidth_counts_read_and_written_bytes(probes):
     """2 MiB in 10 microseconds are 210 GB/s."""
     assert probes.bandwidths()["dram_gbps"] == pytest.approx(2 * (1 << 20) / 10e-6 / 1e9)

@@ -57,6 +57,7 @@ def copied(probe):
     return predicted
 
 
+@pytest.mark.turns(3)
 def test_a_copy_takes_its_bytes_over_the_bandwidth(copied):
     found = copied()
     shortest = 2 * (1 << 25) / H200.dram_gbps / 1e3
@@ -152,6 +153,7 @@ def parts(record):
     return {folders[name]: part for name, part in time_model.parts_of(record).items()}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("place", ["best", "median", "worst"])
 def test_the_record_is_of_this_model(record, parts, place):
     """Small held-out kernels get the times that the judgement has, bad ones too."""

@@ -254,6 +254,7 @@ def changed(draw):
     return f"{guard}{opcode} {', '.join(operands)}"
 
 
+@pytest.mark.turns(3)
 @pytest.mark.filterwarnings("ignore::kernelscope.errors.ShuffleWarning")
 @settings(max_examples=800, deadline=None, suppress_health_check=list(HealthCheck))
 @given(line=changed())

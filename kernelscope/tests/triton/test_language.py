@@ -116,6 +116,7 @@ def tile_product(x, y, out, K: tl.constexpr, PRECISION: tl.constexpr):
     tl.store(out + i[:, None] * 16 + i[None, :], c.to(out.dtype.element_ty))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("dtype", "precision", "bound"),
     [

@@ -230,6 +230,7 @@ ORDER = {  # name: findings, blocks, body; c is volatile and starts at 0
 }
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", ORDER)
 def test_order(name):
     expected, blocks, body = ORDER[name]
@@ -351,6 +352,7 @@ def barriers():
     return launch
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", BARRIERS)
 def test_barriers_in_functions(name, barriers):
     expected, line, _ = BARRIERS[name]
@@ -360,6 +362,7 @@ def test_barriers_in_functions(name, barriers):
     assert [one.line for one in found] == ([line] if line else []), found
 
 
+@pytest.mark.turns(3)
 def test_a_grid_barrier_that_some_blocks_skip(barriers):
     """A finding where the sanitizer watches; else the launch hangs, and the line is named."""
     found, first = barriers("hang", grid=2)
