@@ -114,6 +114,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("method", "shape"), crossed(SINGLE, SHAPES, each=5), ids=str)
 def test_shapes(method, shape):
     extents, keys = shape
@@ -124,6 +125,7 @@ def test_shapes(method, shape):
     check(method, *seeded_qkv(extents, kv_length=keys, seed=11))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("keys", [12, 35, 80], ids=lambda keys: f"{keys}keys")
 @pytest.mark.parametrize("method", [*SINGLE, *EXPERIMENT_NAMES])
 def test_causal(method, keys):
@@ -159,6 +161,7 @@ def swin_bias(heads, windows, side, shift):
     return relative[None] + np.array(masks)[:, None]  # (B, H, tokens, tokens)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("method", [*SINGLE, *EXPERIMENT_NAMES])
 def test_swin_windows(method):
     """Windows of 7 x 7 tokens with the bias and mask that Swin adds to the scores."""

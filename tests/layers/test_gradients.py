@@ -84,6 +84,7 @@ def check_norm(x, gamma, dout, *, dsum=None, eps=1e-5, options=(), relative=NORM
 
 
 # -- layer norm ------------------------------------------------------------------------------------
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("d", "mean"),
     [(3, 1e4), (63, 0.3), (512, 1e4), (516, 0.3), (1000, 0.3), (1025, 0.3), (4097, 1e4)]
@@ -110,6 +111,7 @@ def test_blocks_that_take_rows_in_turn(rows, options):
     check_norm(x, None, normal(rows, 44, seed=2), options=options)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("warps", "rows"), [(1, 1), (2, 3), (5, 2), (32, 1)])
 def test_any_number_of_warps_shares_a_row(warps, rows):
     """Every warp's sums count, also those of warps that have no columns."""
@@ -280,6 +282,7 @@ def differences(function, arrays, step=1e-4):
     return found
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "options",
     [{}, {"causal": True, "approximate": "tanh"}, {"precision": "tf32x3", "method": "flash_rows"}],
@@ -322,6 +325,7 @@ def swin_loss(dout, side, shifts):
     return loss
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("table", [True, False])
 def test_swin_stage_by_differences(table):
     """Two images of 4 x 2 windows of 2; the second block is shifted by 1."""
@@ -490,6 +494,7 @@ def training():
     return x, target, weights, training_losses(x, target, weights)
 
 
+@pytest.mark.turns(3)
 def test_a_block_learns_the_mean_shade_of_windows(training):
     x, target, weights, losses = training
     expected = reference.transformer_block(x, weights, heads=HEADS)[..., 0].mean(axis=1)
@@ -562,6 +567,7 @@ def test_a_gradient_of_another_shape_is_refused():
         block.backward(saved, x[0].copy())
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     "options", [(), ("-DVECTORS=1", "-DWARPS=2", "-DROWS=2", "-DBLOCKS=1")], ids=str
 )
@@ -579,6 +585,7 @@ def test_the_sanitizer_finds_nothing(options, no_gpu):
         assert report.findings == []
 
 
+@pytest.mark.turns(3)
 def test_the_sanitizer_finds_nothing_in_a_block(no_gpu):
     row = LayerRow((1, 5, 6), 7, 2)
     (x,), weights = seeded_rows(row.shape), seeded_weights(row, 1)
