@@ -1,11 +1,12 @@
 """Shares of many cases: every entry comes up, and all of them where the proof is whole."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
 from attn_devtools import shares
-from attn_devtools.shares import crossed, in_turns
+from attn_devtools.shares import crossed, in_turns, waiting
 
 
 @pytest.fixture(params=[False, True], ids=["a share", "whole"])
@@ -37,6 +38,35 @@ def test_as_many_commits_as_turns_take_every_case(turns, whole, monkeypatch):
         assert taken == [cases] * turns
     else:
         assert sorted(sum(taken, [])) == cases
+
+
+def marked(name, *turns, whole_file=False):
+    """A test as pytest collects it, with the mark `turns` on itself or on its file."""
+    test, mark = SimpleNamespace(nodeid=name), SimpleNamespace(args=turns)
+    node = SimpleNamespace(nodeid="file") if whole_file else test
+    test.iter_markers_with_node = lambda _: iter([(node, mark)] if turns else [])
+    return test
+
+
+@pytest.mark.parametrize("turns", [2, 3])
+def test_every_test_with_turns_comes_once_and_families_come_together(turns, whole, monkeypatch):
+    cases = [marked(f"cases[{number}]", turns) for number in range(7)]
+    slow = [marked(f"slow_{number}", turns) for number in range(12)]
+    of_a_file = [marked(f"file::{number}", turns, whole_file=True) for number in range(3)]
+    sharing = [marked(f"sharing_{number}", turns, "a folder") for number in range(3)]
+    items = [marked("quick"), *cases, *slow, *of_a_file, *sharing]
+    taken = []
+    for commit in range(turns):
+        monkeypatch.setattr(shares, "_commit", lambda number=commit: number)
+        left = [one.nodeid for one in waiting(items)]
+        taken.append([one.nodeid for one in items if one.nodeid not in left])
+        for family in (of_a_file, sharing):
+            assert sum(one.nodeid in left for one in family) in (0, 3)
+        if not whole:
+            assert sum(one.nodeid in left for one in cases) >= 7 - -(-7 // turns)
+            assert 0 < sum(one.nodeid in left for one in slow) < len(slow)
+    times = [sum(one.nodeid in names for names in taken) for one in items]
+    assert times == ([turns] * len(items) if whole else [turns] + [1] * (len(items) - 1))
 
 
 def test_the_turn_is_the_last_commits_and_the_first_without_git(monkeypatch, tmp_path):

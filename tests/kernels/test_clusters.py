@@ -112,9 +112,7 @@ def tuned(method):
     return smallest(method, 4, **more) if method in METHODS else {}
 
 
-@pytest.mark.parametrize(
-    ("method", "value"), crossed(SINGLE, [np.nan, np.inf, -np.inf]), ids=str
-)
+@pytest.mark.parametrize(("method", "value"), crossed(SINGLE, [np.nan, np.inf, -np.inf]), ids=str)
 def test_a_query_that_is_no_number_spoils_its_row_alone(method, value):
     q, k, v = seeded_qkv((1, 2, 11, 24), kv_length=30, seed=5)
     call = {"method": method, "return_lse": True, "options": as_options(tuned(method))}

@@ -118,7 +118,9 @@ def test_three_products_are_nearly_as_exact_as_fp32():
     assert compare(out, expected).relative_error > 1e-4
 
 
-@pytest.mark.parametrize(("d", "dtype"), in_turns(crossed([8, 16, 64, 96], [SINGLE, BFLOAT16]), 2), ids=str)
+@pytest.mark.parametrize(
+    ("d", "dtype"), in_turns(crossed([8, 16, 64, 96], [SINGLE, BFLOAT16]), 2), ids=str
+)
 def test_no_bank_conflicts(dtype, d):
     """None, but for 8 of an output of 16 columns in 16 bits, however many keys there are."""
     for keys in (32, 64):
