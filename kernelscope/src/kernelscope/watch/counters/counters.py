@@ -381,7 +381,8 @@ class Counters(Observer):
         if access.space == "local":
             row.counts[f"local_{access.kind}_requests"] += requests
             return
-        address = np.broadcast_to(address, lanes.shape)
+        if np.shape(address) != lanes.shape:
+            address = np.broadcast_to(address, lanes.shape)
         if access.kind == "atomic":
             row.counts["atomic_requests"] += requests
             if row.serving == JOINED:
