@@ -53,6 +53,7 @@ def run(method, arrays, **how):
     return {name: asnumpy(array) for name, array in oracle.written.items()}
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("method", "case"), in_turns([*product(FLOAT32, crossed(SHAPES, [False, True]))], 2), ids=str
@@ -67,6 +68,7 @@ def test_gradients(method, case):
         run(method, arrays, causal=causal)
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 @pytest.mark.parametrize(("rows", "warps"), in_turns([*product([1, 2, 4], [2, 8])], 3))
 def test_rows_in_every_tile(rows, warps):
@@ -145,6 +147,7 @@ def test_the_bound_of_many_terms_hides_no_wrong_factor(name):
     assert not oracle.judge().agrees
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 @pytest.mark.parametrize("method", in_turns([*METHODS], 2))
 def test_the_same_bits_on_every_run(method):
@@ -178,6 +181,7 @@ def test_arrays_that_no_vector_load_fits_and_margins():
         assert np.isnan(block[:5]).all() and np.isnan(block[-5:]).all()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 def test_after_attention_and_prepared():
     """The whole way: attention(), its out and lse, the gradients; and again with new values."""
@@ -236,6 +240,7 @@ def test_the_sanitizer_is_silent():
     assert oracle.judge().agrees
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 def test_counts():
     """7 products; a tile is read once for WARPS*ROWS rows; no bank conflicts, no atomics."""

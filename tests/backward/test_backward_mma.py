@@ -23,6 +23,7 @@ RTX = Device("GeForce RTX 4090", (8, 9), 128, 99 * 1024)
 run = partial(gradient_runs.run, "backward_mma")
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("dtype", "shape", "m", "kv_heads", "how"),
@@ -43,6 +44,7 @@ def test_gradients(dtype, shape, m, kv_heads, how):
     run(inputs(dtype, shape, m, kv_heads, **how), **how)
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
@@ -73,6 +75,8 @@ def test_rows_that_see_no_key_have_zero_gradients():
     assert not found["dq"][:, :, :61].any() and found["dq"][:, :, 61:].all()
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 def test_huge_logits():
     """Scores of some hundreds: out, rounded, is what delta, and so dq and dk, can be exact to."""
     arrays = inputs(HALF, factor=60.0)
@@ -116,7 +120,7 @@ def test_addresses_without_16_bytes_and_margins():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.system
 @pytest.mark.parametrize("options", in_turns([FORCED, (*FORCED, DETERMINISTIC)], 2), ids=str)
 def test_the_sanitizer_is_silent(options):
@@ -128,6 +132,7 @@ def test_the_sanitizer_is_silent(options):
         assert not seen.findings
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 def test_counts():
     """Five products, a read of shared memory by ldmatrix for 2 or 4 of them, and no conflicts."""

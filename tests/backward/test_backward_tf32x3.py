@@ -34,6 +34,8 @@ def run(arrays, **how):
     return {name: asnumpy(array) for name, array in oracle.written.items()}
 
 
+@pytest.mark.turns(5)
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
     in_turns(crossed([(4, 64, 2), (4, 32, 2), (2, 32, 3)], [False, True], each=1), 3),
@@ -46,7 +48,8 @@ def test_every_tile_in_any_order_and_a_fixed_one(tile, fixed):
     run(arrays, causal=True, deterministic=fixed, options=options)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
+@pytest.mark.system
 @pytest.mark.parametrize("causal", in_turns([False, True], 2))
 def test_the_widest_rows(causal):
     run(inputs((1, 2, 33, 127), 70, 1, causal=causal, scale=-0.2), causal=causal, scale=-0.2)
@@ -81,7 +84,8 @@ def test_scores_far_below_zero_beside_keys_that_are_not_there():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
+@pytest.mark.system
 @pytest.mark.parametrize("options", in_turns([(), (FIXED,)], 2), ids=str)
 def test_the_sanitizer_is_silent(options):
     arrays = inputs((1, 1, 33, 20), 65, causal=True)

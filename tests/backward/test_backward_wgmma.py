@@ -61,6 +61,7 @@ TURNS = [
 WIDE = [(3, (200, 330, 128, causal)) for causal in (False, True)]
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("blocks", "case"), in_turns(crossed([1, 3, 108], TURNS, each=2) + WIDE, 7), ids=str
@@ -90,7 +91,7 @@ def test_scores_far_below_zero_beside_keys_that_are_not_there():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
-@pytest.mark.turns(5)
+@pytest.mark.turns(9)
 @pytest.mark.system
 @pytest.mark.parametrize("deterministic", in_turns([False, True], 2))
 def test_the_sanitizer_is_silent(deterministic):
@@ -106,6 +107,7 @@ def test_the_sanitizer_is_silent(deterministic):
         fresh -= writes
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 def test_counts():
     """Five products of a tile of keys and two of queries, and what the copy engine moves."""

@@ -15,7 +15,7 @@ NAMES = problem_names()
 REPAIRS = [name for name in NAMES if name.startswith("ps4")]
 
 
-@pytest.mark.parametrize("name", in_turns(NAMES, 9))
+@pytest.mark.parametrize("name", in_turns(NAMES, 13))
 def test_every_solution_earns_what_it_should(name):
     wrong = [
         f"{one.name}: {one.found or 'passed'}, expected {one.expected or 'a pass'}; "
@@ -38,6 +38,7 @@ def test_a_set_has_enough_solutions_to_prove_its_points(chosen):
     assert {problem.lesson for problem in chosen.problems} == {chosen.lesson}
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", in_turns([name for name in NAMES if name not in REPAIRS], 6))
 def test_a_wrong_solution_passes_what_the_learner_sees(name):
     """So the hidden cases are needed; and three other correct solutions show that they are fair."""

@@ -46,6 +46,7 @@ def test_each_name_is_of_one_kind():
         assert kind.words == "a kernel of attention", broken.name
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("command", "name"), in_turns([*product(COMMANDS, NAMES)], 5))
 def test_each_command_takes_each_name(capsys, command, name):
     shape = () if name in BROKEN else ("--shape", "1,2,5,3")

@@ -37,6 +37,8 @@ def tiled(tmp_path_factory):
     return json.loads(path.read_text()), "\n".join(said)
 
 
+@pytest.mark.turns(5)
+@pytest.mark.system
 def test_a_method_has_a_prediction_for_each_kernel(tiled):
     record, said = tiled
     assert [one["kernel"] for one in record["launches"]] == [
@@ -72,6 +74,8 @@ def test_recorded_times_stand_beside(tiled):
     assert said.count("the prediction is") == 1  # the GPU that is predicted for
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 def test_a_recorded_time_is_that_of_the_mask_the_keys_and_the_dtype():
     def label(text, dtype="bfloat16", method="flash_mma"):
         return {record["gpu"]: us for record, us in times_of(method, text, dtype)}
@@ -119,6 +123,8 @@ def test_what_cannot_be_predicted_is_refused(capsys, arguments, words):
     assert status == 2 and not out and words in err
 
 
+@pytest.mark.turns(5)
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("method", "shape", "how", "label"),
     [

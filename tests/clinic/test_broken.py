@@ -54,7 +54,7 @@ def sanitize(path, case, options=()):
     return trial, report.findings
 
 
-@pytest.mark.parametrize("broken", in_turns(BROKEN, 3), ids=lambda broken: broken.name)
+@pytest.mark.parametrize("broken", in_turns(BROKEN, 4), ids=lambda broken: broken.name)
 def test_defect_is_found(broken):
     trial, findings = sanitize(broken.path, broken.case)
     if broken.kind == WRONG_RESULT:
@@ -74,6 +74,7 @@ def source_line(path, number):
     return path.read_text().splitlines()[number - 1].strip() if number else ""
 
 
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("broken", in_turns(BROKEN, 5), ids=lambda broken: broken.name)
 def test_twin_is_clean_where_the_defect_shows(broken):
     """At the very launch that shows the defect, the clean twin has no finding and is right."""
@@ -98,6 +99,7 @@ def test_clean_kernels_have_no_findings(path, problem):
     assert trial.judge().agrees, trial.judge().message
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
     ("path", "case"),
     in_turns(crossed(ATTENTION, ATTENTION_CASES, each=2), 6),
@@ -132,6 +134,7 @@ CASES = [(kernel, *one) for kernel, (_, _, needed) in NEEDED.items() for one in 
 CASES += [("14_flash_mma", WAIT, 2), ("14_flash_mma", BARRIER, 2)]
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(("kernel", "statement", "number"), in_turns(CASES, 8))
 def test_copies_need_their_waits_and_barriers(kernel, statement, number):
     """Without one of them there is a race; the wrong numbers come with a missing wait only."""
@@ -150,6 +153,7 @@ def test_copies_need_their_waits_and_barriers(kernel, statement, number):
     assert found.comparison.agrees != (is_wait and case is not NO_KEYS)
 
 
+@pytest.mark.turns(5)
 def test_copies_without_any_wait():
     path = next(path for path in ATTENTION if path.stem == COPIES)
     text = with_headers(path.read_text(), path.parent)

@@ -45,7 +45,7 @@ def diagnosed(name: str, text: str) -> tuple[str, str]:
     return judgement.first.property, diagnosis(exercise, judgement)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("name", "called", "broken", "names"),
     [

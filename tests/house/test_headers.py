@@ -30,6 +30,8 @@ def names(text, word):
     return re.search(rf"\b{re.escape(word)}\b", text) is not None
 
 
+@pytest.mark.turns(4)
+@pytest.mark.system
 @pytest.mark.parametrize("path", ALL_FILES, ids=short_name)
 def test_a_header_is_complete_and_names_a_file_the_constants_and_the_entries(path):
     header = headers.read_header(path)

@@ -118,6 +118,7 @@ def test_three_products_are_nearly_as_exact_as_fp32():
     assert compare(out, expected).relative_error > 1e-4
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
     ("d", "dtype"), in_turns(crossed([8, 16, 64, 96], [SINGLE, BFLOAT16]), 2), ids=str
 )
@@ -176,12 +177,14 @@ def test_pairs_of_the_bias_save_loads():
     assert found[0] < found[1]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("scale", [-0.4, 0.0])
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_other_scales_without_a_bias(dtype, scale):
     check(*inputs(dtype, 2, 2, 20, 37, 32), scale=scale)
 
 
+@pytest.mark.turns(3)
 def test_higher_maxima_cost_rescaling():
     """Sums are rescaled where a maximum rises, and not where the first tile has it."""
     q, k, v = inputs(HALF, 1, 1, 17, 100, 32)
@@ -204,6 +207,7 @@ TILES = [
 ]
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(("dtype", "tile"), in_turns(TILES, 6), ids=str)
 def test_tiles_of_the_table(dtype, tile):
     """The first of each width, which the simulator's own device has no use for or no room.

@@ -40,6 +40,7 @@ def edited(*pairs):
 WIDTHS = [(64, 2), (64, 3), (128, 2), (192, 2), (256, 2)]  # and groups of warps
 
 
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(("width", "causal"), in_turns(crossed(WIDTHS, [False, True]), 5))
 def test_nothing_is_found_at_any_width(width, causal):
     width, groups = width
@@ -49,7 +50,7 @@ def test_nothing_is_found_at_any_width(width, causal):
     assert found.findings == [] and found.comparison.agrees
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize(("keys", "case"), in_turns(crossed([64, 128], [GROUPED, SMALL]), 2))
 def test_nothing_is_found_with_other_tiles(keys, case):
     found, _ = kinds(case=case, options=(f"-DBC={keys}", "-DBLOCKS=5"))  # of 8 tiles of rows, or 4
@@ -119,6 +120,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", in_turns(list(BROKEN), 6))
 def test_what_is_missing_is_named(name):
     pairs, says = BROKEN[name]

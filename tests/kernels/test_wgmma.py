@@ -61,6 +61,7 @@ RAGGED = [
 ]
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(("given", "causal"), in_turns(crossed(RAGGED, [False, True]), 2), ids=str)
 def test_ragged_tiles_and_grouped_heads(given, causal):
     dtype, shape = given
@@ -81,6 +82,7 @@ def test_a_block_takes_tile_after_tile():
     check(*inputs(HALF, 1, 3, 3, 200, 200, 16), options=("-DBLOCKS=1", "-DGROUPS=2"))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("scale", [-0.4, 0.0, 3.0])
 def test_other_scales(scale):
     check(*inputs(BFLOAT16, 1, 1, 1, 40, 150, 64), scale=scale)
@@ -89,7 +91,7 @@ def test_other_scales(scale):
 RISES = [0.05, 2.0, 40.0]  # of d = 256 less than the slack in all, at each second tile, at each
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("rise", RISES)
 @pytest.mark.parametrize("d", [64, 136, 256])
 def test_scores_that_rise_from_tile_to_tile(rise, d):
@@ -99,6 +101,7 @@ def test_scores_that_rise_from_tile_to_tile(rise, d):
     check(q, k, v)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("dtype", [HALF, BFLOAT16])
 def test_weights_above_one(dtype):
     """At d > 128 a shift stays where scores pass it by less than 8 powers of two: with one key

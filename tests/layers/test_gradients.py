@@ -163,6 +163,7 @@ def test_the_shape_is_kept_and_a_plan_reads_again():
         assert_agrees(found, one, relative=NORM, name="plan")
 
 
+@pytest.mark.turns(3)
 def test_the_same_bits_in_every_run(monkeypatch):
     arrays = device(normal(90, 200), normal(200, seed=1), normal(90, 200, seed=2))
     first = [asnumpy(one).copy() for one in layer_norm_backward(*arrays)]
@@ -325,7 +326,7 @@ def swin_loss(dout, side, shifts):
     return loss
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("table", [True, False])
 def test_swin_stage_by_differences(table):
     """Two images of 4 x 2 windows of 2; the second block is shifted by 1."""

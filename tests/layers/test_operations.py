@@ -62,7 +62,7 @@ def run_norm(x, gamma, beta, *, options=(), parts=1, **more):
 
 
 # -- layer norm ------------------------------------------------------------------------------------
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("d", "mean"),
     [(1, 0.3), (3, 1e4), (63, 0.3), (512, 1e4), (1000, 0.3), (1024, 1e4), (1025, 0.3), (4097, 1e4)]
@@ -127,6 +127,7 @@ def test_constant_rows_become_beta(d):
     np.testing.assert_array_equal(y, np.broadcast_to(beta, x.shape))
 
 
+@pytest.mark.turns(3)
 def test_an_outlier_does_not_spoil_the_variance():
     x = normal(3, 2000, mean=0.0, spread=1e-3)
     x[:, 0] = [1e4, -2e3, 1.0]
@@ -151,7 +152,7 @@ def test_rows_of_a_block(options):
     assert_agrees(y, reference.layer_norm(x), relative=NORM, name=str(options))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("lanes", [1, 4, 16, 32])
 @pytest.mark.parametrize("d", [30, 64])
 def test_lanes_that_share_a_row(lanes, d):
@@ -380,7 +381,7 @@ def test_the_sanitizer_finds_nothing_in_a_norm_of_x_alone(d, no_gpu):
     assert report.findings == []
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("options", [(), ("-DVECTORS=1", "-DWARPS=2")], ids=str)
 def test_the_sanitizer_finds_nothing(options, no_gpu):
     """A warp a row, and a block a row whose second warp has a few columns."""
@@ -442,6 +443,7 @@ def test_layer_norm_of_numbers_as_far_apart_as_its_docstring_allows():
     assert_agrees(layer_norm(*device(x)), reference.layer_norm(x), relative=NORM, name="1e17")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("width", [40, 5000])
 def test_layer_norm_whose_squares_overflow_is_nan(width):
     x = normal(3, width)

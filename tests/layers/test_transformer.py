@@ -28,6 +28,7 @@ def made(row: LayerRow, seed=1):
     return *seeded_rows(row.shape, seed=seed), seeded_weights(row, seed)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("row", "options"),
     [

@@ -122,6 +122,7 @@ def test_an_ablation_has_no_race(one):
     assert agrees(made, float64_attention(q, k, v, causal=True))
 
 
+@pytest.mark.turns(3)
 def test_the_barrier_that_late_v_saves_is_needed_without_it():
     late = variants("flash_async")["late V"]
     edits = [
@@ -230,7 +231,7 @@ def measured(clock, causal=True):
     return ablation_times.FLASH.measure((1, 1, 20, 16), causal, 3, "simulator", clock)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_measuring_checks_and_relates_to_the_whole_kernel(simulated, monkeypatch):
     few = [one for one in ABLATIONS if one.name in ("lanes", "cluster", "relaxed")]
     monkeypatch.setattr(ablations, "ABLATIONS", tuple(few))
@@ -291,6 +292,7 @@ def test_the_record_has_no_wrong_variant():
     assert not any(row["wrong"] for row in found["rows"])
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("one", in_turns(HOPPER_ABLATIONS, 7), ids=lambda one: one.name)
 def test_an_ablation_of_18_gives_the_same_attention(one):
     q, k, v = (array.astype(DTYPES["bfloat16"]) for array in seeded_qkv((1, 1, 300, 64)))

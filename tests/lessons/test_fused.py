@@ -96,6 +96,7 @@ def test_kernel_19_waits_twice_and_sends_each_part_once(cluster):
     assert least <= use.sectors <= least * 18 / 16
 
 
+@pytest.mark.turns(3)
 def test_the_device_gives_kernel_20_its_tile():
     device = Device("a GPU with clusters", (9, 0), 132, 227 * 1024)
     q, k, v = inputs(16, 16, 8192)
@@ -115,6 +116,7 @@ def test_parts_of_a_row_join_to_its_softmax():
         np.testing.assert_allclose(part["row_l"], np.exp(mine - mine.max()).sum(), rtol=1e-5)
 
 
+@pytest.mark.turns(3)
 def test_a_block_without_keys_has_nothing_to_join():
     first, last = fused.key_parts(*inputs(3, 8, 32), 2, TINY)
     assert first["tiles"] == [0]

@@ -61,6 +61,7 @@ def made_up_gpu(monkeypatch):
 METHODS_OF = {"auto": "rows_online"}
 
 
+@pytest.mark.turns(5)
 def test_a_row_of_a_suite(made_up_gpu):
     row = SuiteRow(SHAPE, pipelines=True)
     suite = AttentionSuite("small", "", (row,), all_methods=True)

@@ -116,6 +116,7 @@ def unswizzled(data, swizzle):
 
 
 @pytest.mark.turns(3)
+@pytest.mark.system
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("space", [{}, {"IN_GLOBAL": 1}], ids=["shared", "global"])
 def test_a_box_of_a_map_that_each_block_makes(dtype, space):

@@ -60,6 +60,7 @@ def test_named_barriers_pass_turns_between_warpgroups(build, order):
 
 
 @pytest.mark.turns(2)
+@pytest.mark.system
 @pytest.mark.parametrize("operation", ["store", "add"])
 def test_processes_share_a_launch_with_bulk_copies(operation, monkeypatch):
     """What is stored by disjoint blocks may be shared out; what is added up may not."""

@@ -102,6 +102,7 @@ def test_a_relative_folder_is_of_the_current_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.turns(3)
+@pytest.mark.system
 def test_cudas_headers_need_no_toolkit_and_do_what_they_are_for():
     source = r"""
 #include <cuda_runtime.h>
@@ -252,6 +253,7 @@ extern "C" __global__ void k(float* x) {{
 
 
 @pytest.mark.turns(3)
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("lacked", "includes", "lines", "expected"),
     [

@@ -107,6 +107,7 @@ _add_comparisons()
 
 
 @pytest.mark.turns(2)
+@pytest.mark.system
 def test_comparisons():
     """Every comparison operator, combination, type and result type."""
     for opcode, expected in COMPARISONS.items():

@@ -36,7 +36,7 @@ def test_the_table_names_every_row():
     assert len(TABLE) == len(feature_kernels.ROWS)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(("feature", "state"), TABLE, ids=lambda text: text[:24])
 def test_a_row_of_the_table_is_true(feature, state, capsys):
     row = row_of(feature)

@@ -58,6 +58,7 @@ def copied(probe):
 
 
 @pytest.mark.turns(3)
+@pytest.mark.system
 def test_a_copy_takes_its_bytes_over_the_bandwidth(copied):
     found = copied()
     shortest = 2 * (1 << 25) / H200.dram_gbps / 1e3
@@ -79,6 +80,8 @@ def test_reading_alone_is_faster_than_copying():
         assert found == pytest.approx(1e9 / gbps)
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 def test_half_the_bandwidth_is_twice_the_time(copied):
     slow = replace(H200, dram_gbps=H200.dram_gbps / 2)
     assert 1.7 < copied(slow).us / copied().us < 2.05
@@ -153,7 +156,8 @@ def parts(record):
     return {folders[name]: part for name, part in time_model.parts_of(record).items()}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
+@pytest.mark.system
 @pytest.mark.parametrize("place", ["best", "median", "worst"])
 def test_the_record_is_of_this_model(record, parts, place):
     """Small held-out kernels get the times that the judgement has, bad ones too."""

@@ -52,6 +52,7 @@ def test_product_of_tiles_by_tensor_maps(dtype, width):
     assert uses_hopper(seen.totals)
 
 
+@pytest.mark.turns(3)
 def test_bytes_along_one_axis():
     """Triton leaves both fields, rank and type, at the zeros that the map starts with."""
     x, out = np.arange(100, dtype=np.int8), poisoned(100, dtype="int8")

@@ -278,6 +278,7 @@ def ordered(x, up, down, turned, N: tl.constexpr):
     tl.store(turned + j, tl.flip(value))
 
 
+@pytest.mark.turns(3)
 def test_sort_and_flip():
     x = normal(64)
     up, down, turned = poisoned(64), poisoned(64), poisoned(64)

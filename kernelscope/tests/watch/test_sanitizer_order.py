@@ -98,6 +98,7 @@ def test_threads_that_left_before_the_barrier(name):
 
 # -- cooperative groups ----------------------------------------------------------------------------
 @pytest.mark.turns(3)
+@pytest.mark.system
 @pytest.mark.parametrize("body", GROUP_BODIES)
 def test_groups_are_copied_in_part(body):
     assert launch(kernels(GROUP_BODIES, GROUPS)[body], Sanitizer()).findings == []
@@ -127,6 +128,7 @@ def test_fences_order_inside_a_block(body):
 
 # -- clusters --------------------------------------------------------------------------------------
 @pytest.mark.turns(4)
+@pytest.mark.system
 @pytest.mark.parametrize("body", ORDERED)
 def test_a_cluster_barrier_orders_its_blocks(body):
     assert in_started_clusters(body, Sanitizer()).findings == []
@@ -167,6 +169,7 @@ def test_after_a_relaxed_arrival_all_blocks_have_started():
 
 
 @pytest.mark.turns(3)
+@pytest.mark.system
 def test_remote_accesses_are_counted():
     seen = in_started_clusters(REMOTE, Counters()).totals
     assert (seen["shared_store_requests"], seen["shared_load_requests"]) == (8, 16)

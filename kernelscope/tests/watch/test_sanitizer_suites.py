@@ -50,6 +50,8 @@ PLANES = """__shared__ int p[3][64]; for (int k = 0; k < 4; ++k) {
 NO_VALUE = "error uninitialised-read"
 
 
+@pytest.mark.turns(4)
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("body", "expected", "array"),
     [
@@ -231,6 +233,7 @@ ORDER = {  # name: findings, blocks, body; c is volatile and starts at 0
 
 
 @pytest.mark.turns(2)
+@pytest.mark.system
 @pytest.mark.parametrize("name", ORDER)
 def test_order(name):
     expected, blocks, body = ORDER[name]
@@ -352,7 +355,8 @@ def barriers():
     return launch
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
+@pytest.mark.system
 @pytest.mark.parametrize("name", BARRIERS)
 def test_barriers_in_functions(name, barriers):
     expected, line, _ = BARRIERS[name]
@@ -363,6 +367,7 @@ def test_barriers_in_functions(name, barriers):
 
 
 @pytest.mark.turns(3)
+@pytest.mark.system
 def test_a_grid_barrier_that_some_blocks_skip(barriers):
     """A finding where the sanitizer watches; else the launch hangs, and the line is named."""
     found, first = barriers("hang", grid=2)
@@ -372,6 +377,8 @@ def test_a_grid_barrier_that_some_blocks_skip(barriers):
         barriers("hang apart", grid=2, watched=False)
 
 
+@pytest.mark.turns(4)
+@pytest.mark.system
 def test_a_recursion_without_end_is_named_though_it_calls_others_last():
     head = "__device__ int deeper(int n, int* b) { return atomicAdd(b, 1) + deeper(n + 1, b); }"
     with pytest.raises(SimulatorError, match="does the recursion of deeper end"):
@@ -443,6 +450,8 @@ SENDERS = {  # an exit is no arrival; an arrival publishes what came before it, 
 }
 
 
+@pytest.mark.turns(5)
+@pytest.mark.system
 @pytest.mark.parametrize("name", SENDERS)
 def test_threads_of_a_cluster_that_end_early(name):
     racing, body = SENDERS[name]
@@ -553,6 +562,8 @@ MEMBERS = {
 }
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 @pytest.mark.parametrize("name", MEMBERS)
 def test_members(name):
     expected, body = MEMBERS[name]

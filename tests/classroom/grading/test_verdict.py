@@ -243,6 +243,7 @@ print(own_points(*sys.argv[1:]).rows[0].reason)
 """
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 def test_packages_in_the_user_site_cost_no_points(tmp_path):
     """The judge finds NumPy and the compiler there; else it gives no answer, and no points."""
