@@ -51,7 +51,7 @@ help:
 	@echo "make test       lint, tests and notebooks, as CI runs them"
 	@echo "make unit       the quick tests alone, for those who work on the course"
 	@echo "make proof      every solution and mutant of every exercise, every pair of the tests that"
-	@echo "                cross kernels with cases, every opcode on one lane (make test: a share)"
+	@echo "                cross kernels with cases, every slow test (make test: a share)"
 	@echo "make anywhere   make tour and make test as on other machines: users, locales, processors ..."
 	@echo "make site       the course as a static site in site/, every link checked"
 	@echo "make lab        JupyterLab on the first lesson, in your own copies under work/"
@@ -93,7 +93,7 @@ system-test: venv
 	$(PYTEST) -m system tests kernelscope/tests
 
 # Every solution and every mutant of every exercise and problem, every pair of the tests that cross
-# kernels with cases, and every opcode on one lane; `make test` takes a share.
+# kernels with cases, every opcode on one lane, and every slow test; `make test` takes a share.
 proof: venv
 	PROOF=whole $(PYTEST) --timeout=1800 tests/exercises/test_exercises.py \
 	tests/classroom/test_problems.py kernelscope/tests/translate/test_scalar.py \

@@ -1,6 +1,9 @@
 """Shares of many cases: every entry comes up, and all of them where the proof is whole."""
 
-from itertools import product
+import ast
+import math
+from itertools import combinations, product
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -38,6 +41,40 @@ def test_as_many_commits_as_turns_take_every_case(turns, whole, monkeypatch):
         assert taken == [cases] * turns
     else:
         assert sorted(sum(taken, [])) == cases
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def turns_of(node) -> list[int]:
+    """The numbers that the calls of `turns` and `in_turns` in a piece of code are given."""
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    names = [(getattr(one.func, "attr", getattr(one.func, "id", "")), one.args) for one in calls]
+    place = {"turns": 0, "in_turns": 1}
+    return [args[place[name]].value for name, args in names if name in place]
+
+
+def never_together(text: str) -> list[str]:
+    """The tests of a file whose numbers of turns have a common divisor: some cases never come."""
+    body, found = ast.parse(text).body, []
+    assigned = [one for one in body if isinstance(one, ast.Assign)]
+    marks = [one.value for one in assigned if ast.unparse(one.targets[0]) == "pytestmark"]
+    for one in body:
+        if isinstance(one, ast.FunctionDef):
+            numbers = [n for part in (*marks, *one.decorator_list) for n in turns_of(part)]
+            if any(math.gcd(*pair) > 1 for pair in combinations(numbers, 2)):
+                found.append(one.name)
+    return found
+
+
+def test_turns_of_a_test_and_of_its_cases_have_no_common_divisor():
+    files = [
+        path for room in ("tests", "kernelscope/tests") for path in (ROOT / room).rglob("*.py")
+    ]
+    wrong = {path.name: never_together(path.read_text(encoding="utf-8")) for path in files}
+    assert len(files) > 200 and not any(wrong.values()), {k: v for k, v in wrong.items() if v}
+    two = "@pytest.mark.turns({})\n@parametrize(in_turns(CASES, 4))\ndef test(): pass"
+    assert never_together(two.format(6)) == ["test"] and not never_together(two.format(3))
 
 
 def marked(name, *turns, whole_file=False):
