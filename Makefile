@@ -95,8 +95,7 @@ system-test: venv
 # Every solution and every mutant of every exercise and problem, every pair of the tests that cross
 # kernels with cases, every opcode on one lane, and every slow test; `make test` takes a share.
 proof: venv
-	PROOF=whole $(PYTEST) --timeout=1800 tests/exercises/test_exercises.py \
-	tests/classroom/test_problems.py kernelscope/tests/translate/test_scalar.py \
+	PROOF=whole $(PYTEST) --timeout=1800 \
 	$$(grep -lrE "attn_devtools.shares|mark\.turns" tests kernelscope/tests --include='test_*.py')
 
 # The longest notebook starts first, so that no worker waits for it at the end.

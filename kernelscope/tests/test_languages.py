@@ -32,6 +32,7 @@ def texts():
                     yield node.value
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("words", [NUMBA, TRITON], ids=["numba", "triton"])
 def test_each_row_of_a_table_is_part_of_a_message(words):
     every = "\n".join(texts())

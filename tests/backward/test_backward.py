@@ -90,6 +90,7 @@ def test_a_problem_of_many_rows_gets_warps_of_several():
         assert launch.constants["ROWS"] == rows and launch.shared_bytes <= small.shared_bytes
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("shape", [(9, 13), (3, 9, 13), (2, 1, 9, 13)], ids=str)
 def test_a_bias_and_its_gradient(shape):
     bias = np.random.default_rng(3).normal(0.4, 1.0, shape).astype(np.float32)
@@ -100,6 +101,7 @@ def test_a_bias_and_its_gradient(shape):
     assert found["dbias"].shape == (2, 3, 9, 13) and not found["dbias"][..., hidden].any()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("method", FLOAT32)
 def test_rows_that_see_no_key_have_zero_gradients(method):
     arrays = inputs((1, 2, 40, 24), 7, causal=True)
@@ -135,6 +137,7 @@ def test_the_bound_knows_the_terms_of_a_sum_that_cancels(method):
     assert not oracle.judge().agrees
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["dq", "dk", "dv"])
 def test_the_bound_of_many_terms_hides_no_wrong_factor(name):
     """In 16 bits, too: a tenth too much is found, and the right gradients pass."""
@@ -263,6 +266,7 @@ def test_counts():
 
 
 # -- which method, and refusals --------------------------------------------------------------------
+@pytest.mark.system
 def test_refusals_name_the_argument():
     arrays = on_device(inputs())
     cases = [

@@ -97,6 +97,7 @@ def test_the_sanitizer_is_silent(options):
         assert not seen.findings
 
 
+@pytest.mark.system
 def test_counts():
     """Three TF32 products for each of five; no bank conflicts; a sum an instruction on sm_80."""
     call, _ = backward_call(METHOD, inputs((1, 1, 64, 64), 128), "simulator")

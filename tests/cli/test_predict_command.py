@@ -55,6 +55,7 @@ def test_a_method_has_a_prediction_for_each_kernel(tiled):
     assert "line 69: score = fmaf(" in said
 
 
+@pytest.mark.system
 def test_recorded_times_stand_beside(tiled):
     """They are those of the newest records with this method, shape and dtype, one of a GPU."""
     record, said = tiled
@@ -101,6 +102,7 @@ def test_a_kernel_alone_has_the_time_of_the_pipelines(capsys, tmp_path):
     assert status == 0 and "recorded" not in out
 
 
+@pytest.mark.system
 def test_a_file_of_ones_own_is_predicted(capsys, tmp_path):
     (tmp_path / "add.cu").write_text(ADD)
     call = f"{tmp_path}/add.cu --grid 4 --block 32 --arg normal:100 --arg output:100 --arg 100"
@@ -145,6 +147,7 @@ def test_the_row_of_a_record_is_found_by_all_options(method, shape, how, label):
         assert found == {record["gpu"]: us for record, us in expected}
 
 
+@pytest.mark.system
 def test_a_time_of_a_kernel_that_has_changed_since_is_stale(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(predict, "is_current", lambda record, file: file != "02_scores_tiled.cu")
     path = tmp_path / "one.json"

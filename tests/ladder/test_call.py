@@ -95,6 +95,7 @@ def test_a_warm_call_does_little(gpu, method, most):
     assert functions_called(lambda: attention(*inputs, method=method, **options)) <= most
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "change",
     [

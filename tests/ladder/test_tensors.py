@@ -82,6 +82,7 @@ def test_attention_returns_the_callers_kind(no_gpu):
     assert_agrees(written.array, expected[0], name="written")
 
 
+@pytest.mark.system
 def test_a_plan_shares_the_memory_of_the_callers_arrays(no_gpu):
     arrays = qkv()
     plan = attention.plan(*map(Foreign, arrays), method="flash_fp32", return_lse=True)

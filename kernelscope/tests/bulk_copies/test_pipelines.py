@@ -24,6 +24,7 @@ def call(name, grid, block, *arguments, **keywords):
     return run(CODE, name, grid, block, *arguments, shared=SHARED, **keywords)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("order", [None, 1, 2], ids=["lockstep", "one", "two"])
 def test_stages_with_a_producer_warp(build, order):
     a, out = array(), zeros((48, 32))

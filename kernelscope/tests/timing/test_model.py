@@ -87,6 +87,7 @@ def test_half_the_bandwidth_is_twice_the_time(copied):
     assert 1.7 < copied(slow).us / copied().us < 2.05
 
 
+@pytest.mark.system
 def test_a_copy_without_its_loads_or_stores_is_shorter(copied):
     found = copied()
     lines = measure.PROBES.read_text().splitlines()
@@ -95,6 +96,7 @@ def test_a_copy_without_its_loads_or_stores_is_shorter(copied):
         assert 0.3 * found.us < found.without_line[line] < 0.8 * found.us
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "clocks", "limit", "extra"),
     [
@@ -133,6 +135,7 @@ def test_barriers_take_their_clocks(probe):
     assert shortest < found.us < 1.5 * shortest + START_US
 
 
+@pytest.mark.system
 def test_atomics_on_one_address_wait_for_each_other():
     """The hottest address counts, not the number of atomics."""
     kernel = RawKernel(ATOMICS, "add_up", backend="simulator")

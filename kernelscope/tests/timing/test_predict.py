@@ -32,6 +32,7 @@ def predict(tmp_path, capsys):
     return run
 
 
+@pytest.mark.system
 def test_the_answer_has_time_bounds_and_lines(predict, tmp_path):
     status, said = predict("--blocks", "16", "--json", str(tmp_path / "out.json"))
     assert status == 0

@@ -179,6 +179,7 @@ def test_each_form_has_an_instruction_here():
     assert {_name(parts_of(line)[1]) for line in LINES} == {"", *FORMS} - refused
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("line", [line for line in LINES if parts_of(line)[2]])
 def test_too_few_and_too_many_operands_are_counted(line):
     guard, opcode, operands = parts_of(line)

@@ -116,6 +116,7 @@ FLAG = """__shared__ volatile int flag; if (t == 0) flag = 0;
     if (t == 32) { while (!flag) { } __threadfence_block(); b[0] = d; }"""
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "body",
     [LOCK.replace("{passive}", "false"), LOCK.replace("{passive}", "t % 32 != 0"), FLAG],

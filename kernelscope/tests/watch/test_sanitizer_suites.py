@@ -37,6 +37,7 @@ __device__ float sum(M a, int i) { return i < 0 ? 0 : a.m[i] + sum(a, i - 1); }
 FILL = "M m; for (int i = 0; i < 33; ++i) m.m[i] = i;\n"
 
 
+@pytest.mark.system
 def test_parameters_in_memory_are_part_of_the_frame():
     body = FILL + "b[t] = get(m, t % 33) + sum(m, 3); m = change(m, t % 33); b[t] += m.m[t % 33];"
     assert findings(body, head=STRUCTS) == []
@@ -276,6 +277,7 @@ WARPS = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", WARPS)
 def test_warp_masks(name):
     expected, body = WARPS[name]
