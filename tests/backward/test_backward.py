@@ -53,7 +53,7 @@ def run(method, arrays, **how):
     return {name: asnumpy(array) for name, array in oracle.written.items()}
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("method", "case"), in_turns([*product(FLOAT32, crossed(SHAPES, [False, True]))], 2), ids=str
@@ -101,6 +101,7 @@ def test_a_bias_and_its_gradient(shape):
     assert found["dbias"].shape == (2, 3, 9, 13) and not found["dbias"][..., hidden].any()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 @pytest.mark.parametrize("method", FLOAT32)
 def test_rows_that_see_no_key_have_zero_gradients(method):

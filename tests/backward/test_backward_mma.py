@@ -88,6 +88,7 @@ def test_huge_logits():
         assert error < limit * np.linalg.norm(oracle.expected[name]), (name, error)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 def test_scores_far_below_zero_beside_keys_that_are_not_there():
     gradient_runs.scores_far_below_zero("backward_mma")

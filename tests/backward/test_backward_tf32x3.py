@@ -97,6 +97,7 @@ def test_the_sanitizer_is_silent(options):
         assert not seen.findings
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 def test_counts():
     """Three TF32 products for each of five; no bank conflicts; a sum an instruction on sm_80."""

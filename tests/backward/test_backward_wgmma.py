@@ -29,6 +29,7 @@ from attn_devtools.shares import crossed, in_turns
 run = partial(gradient_runs.run, "backward_wgmma")
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("dtype", "shape", "m", "kv_heads", "how"),

@@ -52,6 +52,7 @@ def test_a_wrong_solution_passes_what_the_learner_sees(name):
     assert passed
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", in_turns(REPAIRS, 2))
 def test_a_broken_kernel_under_other_names_earns_nothing(name):
     problem = read_exercise(name)

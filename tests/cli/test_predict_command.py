@@ -55,6 +55,7 @@ def test_a_method_has_a_prediction_for_each_kernel(tiled):
     assert "line 69: score = fmaf(" in said
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 def test_recorded_times_stand_beside(tiled):
     """They are those of the newest records with this method, shape and dtype, one of a GPU."""
@@ -147,6 +148,7 @@ def test_the_row_of_a_record_is_found_by_all_options(method, shape, how, label):
         assert found == {record["gpu"]: us for record, us in expected}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 def test_a_time_of_a_kernel_that_has_changed_since_is_stale(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(predict, "is_current", lambda record, file: file != "02_scores_tiled.cu")

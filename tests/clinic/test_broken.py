@@ -85,6 +85,7 @@ def test_twin_is_clean_where_the_defect_shows(broken):
     assert trial.judge().agrees, trial.judge().message
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
     ("path", "problem"),
     [

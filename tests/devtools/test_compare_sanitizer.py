@@ -110,7 +110,7 @@ def test_kernels_of_the_layers_are_silent_and_right(path, monkeypatch):
     assert "out-of-bounds" in found["kinds"] and found["right"] is False
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("method", in_turns([*BACKWARD_METHODS], 4))
 def test_methods_of_the_backward_pass_are_silent_and_right(method):
     subject = runs.clean_subjects()[BACKWARD_METHODS[method].steps[-1].path.name]

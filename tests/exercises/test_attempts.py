@@ -55,6 +55,7 @@ def test_attempts_hold_what_failed_the_hints_and_the_minutes_to_the_pass(copy, m
     assert copy.progress()["add_ten"].minutes == 16.0  # to the first pass
 
 
+@pytest.mark.turns(3)
 def test_a_failure_shows_the_diagnosis_and_the_way_to_a_hint(copy):
     text = repr(check(NO_GUARD))
     assert "fails in exactly this way: no guard" in text and 'hint("add_ten")' in text

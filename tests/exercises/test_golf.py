@@ -68,6 +68,7 @@ def test_a_pass_shows_its_standing_beside_the_reference_and_the_best(copy):
     assert "best known" not in repr(session.attempt(EXERCISE, EXERCISE.wrong[0].text, copy))
 
 
+@pytest.mark.turns(5)
 def test_an_own_pass_can_be_the_best_known(copy):
     lean = EXERCISE.solution
     session.attempt(EXERCISE, lean, copy)
@@ -124,6 +125,7 @@ def test_the_command_shows_the_passes_beside_the_known_solutions(copy, capsys):
     assert f"{own['total']:,}" in shown and own["date"] in shown
 
 
+@pytest.mark.turns(3)
 def test_without_a_working_copy_the_command_shows_the_known_solutions(
     tmp_path, monkeypatch, capsys
 ):

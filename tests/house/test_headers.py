@@ -96,6 +96,7 @@ def test_every_experiment_is_a_row():
     assert files == {step.file for step in EXPERIMENTS} and len(files) == len(EXPERIMENTS)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 @pytest.mark.parametrize("step", [*LADDER, *BACKWARD, *EXPERIMENTS], ids=lambda step: step.entry)
 def test_ladder_row_fits_its_file(step):

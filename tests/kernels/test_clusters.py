@@ -97,6 +97,7 @@ def test_heads_and_biases_in_clusters(method, cluster):
     check(method, smallest(method, cluster), q, k, v, bias=shared, causal=True)
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(("cluster", "method"), in_turns(crossed(CLUSTERS, METHODS), 4))
 def test_no_order_of_warps_and_blocks_changes_a_bit(method, cluster, monkeypatch):
     q, k, v = seeded_qkv((1, 2, 11, 50), kv_length=45, seed=cluster)
@@ -128,6 +129,7 @@ def test_a_query_that_is_no_number_spoils_its_row_alone(method, value):
     np.testing.assert_array_equal(lse, expected_lse)
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("method", SINGLE)
 def test_a_key_that_is_no_number_spoils_the_rows_that_see_it(method):
     q, k, v = seeded_qkv((1, 2, 30, 24), seed=5)

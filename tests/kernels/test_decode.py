@@ -182,6 +182,7 @@ def test_memory_is_used_soundly(shape, lengths, page):
     assert report.findings == []
 
 
+@pytest.mark.turns(3)
 def test_a_page_outside_the_cache_is_reported():
     q, k, v = inputs(BFLOAT16, 1, 1, 1, 1, 64, 64)
     pages, table = paged(k, 16)

@@ -79,6 +79,7 @@ def test_causal_rows_that_see_no_key(dtype):
     check(*inputs(dtype, 1, 1, 75, 41, 24), causal=True)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_rows_that_are_not_aligned(dtype):
     check(*inputs(dtype, 2, 2, 19, 21, 23), causal=True)

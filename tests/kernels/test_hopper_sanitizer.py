@@ -50,7 +50,7 @@ def test_nothing_is_found_at_any_width(width, causal):
     assert found.findings == [] and found.comparison.agrees
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(("keys", "case"), in_turns(crossed([64, 128], [GROUPED, SMALL]), 2))
 def test_nothing_is_found_with_other_tiles(keys, case):
     found, _ = kinds(case=case, options=(f"-DBC={keys}", "-DBLOCKS=5"))  # of 8 tiles of rows, or 4

@@ -91,7 +91,7 @@ def test_other_scales(scale):
 RISES = [0.05, 2.0, 40.0]  # of d = 256 less than the slack in all, at each second tile, at each
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("rise", RISES)
 @pytest.mark.parametrize("d", [64, 136, 256])
 def test_scores_that_rise_from_tile_to_tile(rise, d):
@@ -114,7 +114,7 @@ def test_weights_above_one(dtype):
     check(q, -k, v, scale=-1.0)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("given", [{"scale": -0.3}, {"scale": 200.0}, {"causal": True}], ids=str)
 def test_wide_rows_with_a_slack(given):
     """Negative scales, huge scores, rows that see no key of the first tiles or none at all."""

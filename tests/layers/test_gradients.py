@@ -104,6 +104,7 @@ def test_a_single_column_has_no_gradient():
     assert asnumpy(dgamma) == 0 and abs(float(dbeta[0]) - float(dout.sum())) < 1e-5
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 70])
 @pytest.mark.parametrize("options", [(), ("-DBLOCKS=2",), ("-DBLOCKS=3", "-DROWS=2")], ids=str)
 def test_blocks_that_take_rows_in_turn(rows, options):
@@ -503,6 +504,7 @@ def test_a_block_learns_the_mean_shade_of_windows(training):
     assert losses[-1] < 0.25 * losses[0]
 
 
+@pytest.mark.turns(4)
 def test_the_loss_curve_is_that_of_pytorch(training):
     torch = pytest.importorskip("torch")
     *problem, losses = training

@@ -77,7 +77,7 @@ def test_layer_norm(d, mean):
     assert_agrees(y, expected, relative=NORM, name=f"width {d}, mean {mean}")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("d", "plain"),
     [(1, 0), (63, 0), (80, 1), (128, 1), (256, 2), (512, 2), (516, 1), (768, 2), (1000, 1)]
@@ -96,6 +96,7 @@ def test_layer_norm_of_x_alone(d, plain, mean):
     assert_agrees(y, expected, relative=NORM, name=f"width {d}, mean {mean}")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("d", [80, 512, 768, 1000])
 def test_rows_of_x_alone_that_are_hard(d):
     """A constant row, an outlier where the pivot is taken, squares that overflow, and NaN."""
@@ -109,6 +110,7 @@ def test_rows_of_x_alone_that_are_hard(d):
         assert_agrees(found[row : row + 1], expected, relative=NORM, name=f"row {row}")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("shift", [1, 2])
 @pytest.mark.parametrize("moved", range(3))
 def test_one_array_that_float4_does_not_fit(shift, moved):
@@ -152,7 +154,7 @@ def test_rows_of_a_block(options):
     assert_agrees(y, reference.layer_norm(x), relative=NORM, name=str(options))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("lanes", [1, 4, 16, 32])
 @pytest.mark.parametrize("d", [30, 64])
 def test_lanes_that_share_a_row(lanes, d):
@@ -438,6 +440,7 @@ def test_gelu_of_numbers_at_the_end_of_the_range():
     assert found[0] == np.inf and found[1] == x[0, 1] and found[2] == 0 and np.isnan(found[3])
 
 
+@pytest.mark.turns(3)
 def test_layer_norm_of_numbers_as_far_apart_as_its_docstring_allows():
     x = 1e17 * np.where(np.arange(WIDEST) % 2, 1, -1)[None].astype(np.float32)
     assert_agrees(layer_norm(*device(x)), reference.layer_norm(x), relative=NORM, name="1e17")

@@ -143,7 +143,7 @@ def test_the_barrier_that_late_v_saves_is_needed_without_it():
     assert "race" in {finding.kind for finding in report.findings}
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_rows_that_see_no_key_are_zeros():
     q, k, v = seeded_qkv((1, 1, 40, 8), kv_length=9)
     for one in all_variants().values():
@@ -173,7 +173,7 @@ def test_pairs_of_lanes_halve_the_wavefronts_of_k_and_v():
     assert saved == 2 * k_and_v
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_pointers_and_barriers_show_in_the_counters():
     full = counted(Ablation("flash_async"), *QKV, options=TILE)
     pointers = counted(variants("flash_async")["pointers"], *QKV, options=TILE)
@@ -257,7 +257,7 @@ def test_measuring_checks_and_relates_to_the_whole_kernel(simulated, monkeypatch
         records.row_of(found, (1, 1, 20, 16), causal=False)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_wrong_ablation_is_named_and_not_timed(simulated, monkeypatch):
     broken = Ablation("flash_async", "scale", (("s[j] *= scale;", ";"),))
     monkeypatch.setattr(ablations, "ABLATIONS", (broken, ABLATIONS[0]))

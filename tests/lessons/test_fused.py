@@ -73,6 +73,7 @@ def test_a_budget_is_used_up_and_not_exceeded():
     assert fused.shared_need("double_buffer_slices", 64) == 4 * (2 * 32 * 132 + 64 + 64)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("m", "tiles"), [(8, 1), (30, 4)])
 def test_kernel_20_waits_twice_a_key_tile_and_once_before(m, tiles):
     options = ("-DCLUSTER=4", "-DCOLS=1", "-DWARPS=4", "-DROWS=2", "-DKEYS=1")  # 8 rows, 8 keys
@@ -179,6 +180,7 @@ def test_changes_of_the_loop_leave_out_those_behind_it():
         fused.loop_changes("11_flash_fp32", "01_scores_naive")
 
 
+@pytest.mark.turns(3)
 def test_grouped_heads_and_a_bias():
     q, k, v = inputs(19, 40, 64, heads=4, kv_heads=2)
     bias = np.random.default_rng(1).standard_normal((4, 19, 40)).astype(np.float32)

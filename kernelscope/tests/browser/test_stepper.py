@@ -203,6 +203,7 @@ def test_a_ring_shows_its_mbarriers_its_tiles_and_who_waits(browser, engines):
     assert not errors(browser)
 
 
+@pytest.mark.turns(3)
 def test_turns_and_products_with_their_tiles(browser, engines):
     folder, traces = engines
     root = opened(browser, folder / "products.html")
@@ -676,7 +677,7 @@ def run_cell(browser, number, selector):
     return patience.until(attempt)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(10)
 @pytest.mark.timeout(280)
 def test_the_widget_in_jupyterlab(browser, lab):
     browser.get(lab)

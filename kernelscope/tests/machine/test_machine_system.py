@@ -324,6 +324,7 @@ def test_cooperative_groups(build, order):
         assert out[64 + t] == (len(odd) * 100 + odd.index(t) if a[t] & 1 else 0)
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 def test_tiles_of_several_warps(build, order):
     a, out = integers(128, 0, 70), zeros(256)

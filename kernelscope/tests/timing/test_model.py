@@ -87,6 +87,7 @@ def test_half_the_bandwidth_is_twice_the_time(copied):
     assert 1.7 < copied(slow).us / copied().us < 2.05
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 def test_a_copy_without_its_loads_or_stores_is_shorter(copied):
     found = copied()

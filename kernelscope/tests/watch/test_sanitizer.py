@@ -495,6 +495,7 @@ extern "C" __global__ void k(const int* a, int* b) {
 SECOND = "line 8 `b[threadIdx.x] += CALL;`"
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("call", "line", "called"),

@@ -116,6 +116,7 @@ FLAG = """__shared__ volatile int flag; if (t == 0) flag = 0;
     if (t == 32) { while (!flag) { } __threadfence_block(); b[0] = d; }"""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 @pytest.mark.parametrize(
     "body",
@@ -128,7 +129,7 @@ def test_fences_order_inside_a_block(body):
 
 
 # -- clusters --------------------------------------------------------------------------------------
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.system
 @pytest.mark.parametrize("body", ORDERED)
 def test_a_cluster_barrier_orders_its_blocks(body):

@@ -277,6 +277,7 @@ WARPS = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 @pytest.mark.parametrize("name", WARPS)
 def test_warp_masks(name):

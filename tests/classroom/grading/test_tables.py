@@ -139,7 +139,7 @@ def gradebook(new_gradebook, tmp_path):
     return Path(shutil.copy(new_gradebook, tmp_path))
 
 
-@pytest.mark.turns(3, "gradebook")
+@pytest.mark.turns(6, "gradebook")
 def test_the_points_reach_nbgraders_gradebook(gradebook):
     write_nbgrader(gradebook, [SET], [result_of("ann", earned=1)])  # a second hand-in
     from nbgrader.api import Gradebook
