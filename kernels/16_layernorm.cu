@@ -8,9 +8,9 @@
 //                layernorm_block: grid (rows), block (32, WARPS), static shared 3*WARPS*4 bytes
 // Needs:         sm_50; d <= 4*LANES*VECTORS (layernorm_warp) or 128*VECTORS*WARPS
 //                (layernorm_block); ROWS and WARPS 1 to 32; LANES a power of two, 1 to 32; parts 1,
-//                or 3 for operands of TF32 products; with PLAIN no residual, bias and sum, parts 1,
-//                d a multiple of 4, arrays that begin at multiples of 16 bytes; with PLAIN=2 d is
-//                4*VECTORS times the threads of a row
+//                or 3 for operands of TF32 products; with PLAIN gamma and beta, no residual, bias
+//                and sum, parts 1, d a multiple of 4, arrays that begin at multiples of 16 bytes;
+//                with PLAIN=2 d is 4*VECTORS times the threads of a row, at least 32
 // Expect:        x is read once and y written once: bound by memory for large x, by the latency of
 //                one row for small x; the residual costs one array more to read, sum one to write
 // Limits:        rows < 2^31; forward only
@@ -28,18 +28,19 @@
 #define VECTORS 4  // groups of four columns that a thread holds
 #endif
 #ifndef PLAIN
-#define PLAIN 0  // 1: no code for added arrays, parts, odd rows; 2: one exchange of sums, not two
+#define PLAIN 0  // 1: no code for added arrays, parts, odd rows; 2: d is known, sums go round once
 #endif
 
 #include "include/row_columns.cuh"
 
 #define INFINITE __int_as_float(0x7f800000)  // NVRTC has no <math.h> to name it
 
-// Whether gamma and beta are loaded beside x: after the sums they would be waited for once more.
+// Whether gamma and beta are loaded before x: after the sums they would be waited for once more.
 constexpr bool EARLY = VECTORS <= 2 || PLAIN;  // else there are too few registers
 // Warps that an SM must have room for, so that some load while others wait for their sums.
 constexpr int BUSY_WARPS = VECTORS > 4 ? 16 : VECTORS == 4 && PLAIN ? 24 : 32;
 constexpr int LEAST_BLOCKS = BUSY_WARPS < 2 * WARPS ? 1 : BUSY_WARPS / WARPS;
+constexpr int LEAST_OF_ROWS = PLAIN && ROWS <= 16 ? 16 / ROWS : 1;  // blocks of layernorm_warp
 
 struct Row {  // null: no such array
     const float *x, *residual, *bias;  // (d), added up
@@ -73,8 +74,7 @@ __device__ __forceinline__ float deviations(float4 (&value)[VECTORS], int thread
 {
     const float share = 1.0f / row.d;
     if (PLAIN == 2) {
-        const float pivot = row.held ? row.x[0] : 0.0f;
-        const float squares = full_row_deviations<warps, lanes>(value, pivot, part);
+        const float squares = full_row_deviations<warps, lanes>(value, row.x[0], part);
         return squares < INFINITE ? rsqrtf(squares * share + eps) : nanf("");
     }
     float total[1] = {0.0f};
@@ -118,8 +118,8 @@ __device__ __forceinline__ void load_affine(float4 (&scale)[VECTORS], float4 (&s
         scale[i] = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
         shift[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
-    if (row.gamma) load_columns<threads, vector>(scale, row.gamma, thread, row.held);
-    if (row.beta) load_columns<threads, vector>(shift, row.beta, thread, row.held);
+    if (PLAIN || row.gamma) load_columns<threads, vector>(scale, row.gamma, thread, row.held);
+    if (PLAIN || row.beta) load_columns<threads, vector>(shift, row.beta, thread, row.held);
 }
 
 // Normalises one row by lanes*warps threads. vector: all arrays begin at multiples of 16 bytes.
@@ -129,8 +129,8 @@ __device__ __forceinline__ void normalise(const Row& row, int thread, float eps,
 {
     constexpr int THREADS = lanes * warps;
     float4 value[VECTORS] = {}, scale[VECTORS], shift[VECTORS];  // zeros past the row
-    load_sum<THREADS, vector>(value, row, thread);
     if (EARLY) load_affine<THREADS, vector>(scale, shift, row, thread);
+    load_sum<THREADS, vector>(value, row, thread);
     const float inverse = deviations<warps, lanes, vector>(value, thread, row, eps, part);
     if (!EARLY) load_affine<THREADS, vector>(scale, shift, row, thread);
 #pragma unroll
@@ -138,7 +138,7 @@ __device__ __forceinline__ void normalise(const Row& row, int thread, float eps,
         const int column = 4 * (thread + THREADS * i), left = row.held - column;
         if (left <= 0) continue;
         const float4 out = inverse * value[i] * scale[i] + shift[i];
-        store_parts(row.y, column, out, left, row.d, PLAIN ? 1 : row.parts, vector);
+        store_parts(row.y, column, out, left, row.d, row.parts, vector);
     }
 }
 
@@ -149,6 +149,8 @@ __device__ __forceinline__ void normalise_row(Row row, long long at, int thread,
 {
     const size_t starts = (size_t)row.x | (size_t)row.residual | (size_t)row.bias |
                           (size_t)row.gamma | (size_t)row.beta | (size_t)row.sum | (size_t)row.y;
+    if (PLAIN) row.parts = 1;
+    if (PLAIN == 2) row.d = row.held = 4 * VECTORS * lanes * warps;
     row.x += at * row.d;
     if (row.residual) row.residual += at * row.d;
     if (row.sum) row.sum += at * row.d;
@@ -160,7 +162,7 @@ __device__ __forceinline__ void normalise_row(Row row, long long at, int thread,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * ROWS) layernorm_warp(
+extern "C" __global__ void __launch_bounds__(32 * ROWS, LEAST_OF_ROWS) layernorm_warp(
     const float* __restrict__ x,         // (rows, d)
     const float* __restrict__ residual,  // (rows, d) or null
     const float* __restrict__ bias,      // (d) or null

@@ -7,12 +7,16 @@
 // Launch:        bias_gelu, bias_add: block (lanes, groups), lanes along the columns; grid
 //                (ceil(width/(4*lanes)), ceil(rows/(ROWS*groups)) or less): few blocks loop
 // Needs:         sm_50; ROWS >= 1; approximate 0 (erf) or 1 (tanh); parts 1, or 3 for operands of
-//                TF32 products
+//                TF32 products; with PLAIN a bias, parts 1, width a multiple of 4, arrays that
+//                begin at multiples of 16 bytes
 // Expect:        as long as a copy of x takes, or of its three parts
 // Limits:        rows < 2^31
 
 #ifndef ROWS
 #define ROWS 2  // rows that a thread has in flight
+#endif
+#ifndef PLAIN
+#define PLAIN 0  // 1: bias_gelu has no code for parts and odd rows
 #endif
 
 #include "include/quads.cuh"
@@ -70,7 +74,7 @@ __device__ __forceinline__ void gelu_rows(const float* x, const float* bias, flo
 {
     const int left = width - column;
     float4 shift = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (bias) shift = load_quad(bias + column, left, vector);
+    if (PLAIN || bias) shift = load_quad(bias + column, left, vector);
     for (long long row = first_row(); row < rows; row += rows_at_once()) {
         float4 value[ROWS];
 #pragma unroll
@@ -98,7 +102,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BUSY) bias_gelu(
 {
     const int column = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
     if (column >= width) return;
-    if (rows_aligned(x, width) && rows_aligned(bias, width) && rows_aligned(out, width)) {
+    if (PLAIN) {
+        gelu_rows<true>(x, bias, out, rows, width, column, approximate, 1);
+    } else if (rows_aligned(x, width) && rows_aligned(bias, width) && rows_aligned(out, width)) {
         gelu_rows<true>(x, bias, out, rows, width, column, approximate, parts);
     } else {
         gelu_rows<false>(x, bias, out, rows, width, column, approximate, parts);

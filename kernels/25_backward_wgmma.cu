@@ -8,7 +8,8 @@
 //                turns uint32 (batch*heads, tiles, 2), read where DETERMINISTIC
 // Launch:        begin_backward: grid (ceil(batch*heads*tiles*BR/8)), block (256); then
 //                backward_wgmma: grid (min(BLOCKS, batch*kv_heads*ceil(m/128))), block (384),
-//                dynamic shared 512*D + 4*BR*(3*D + 132) + 1024 bytes; then
+//                dynamic shared 512*D + 4*BR*(3*D + 132) + 1024 bytes, and 4*BR*D more where
+//                DETERMINISTIC; then
 //                end_backward: grid (ceil(batch*heads*n/8)), block (256)
 // Needs:         sm_90a; d <= D, a multiple of 8; D 128 and BR 64, or D 64 and BR 128;
 //                BFLOAT16 1, or 0 for half; heads a multiple of kv_heads; turns zeros, as it
@@ -57,7 +58,11 @@ using KeyRing = Ring<GROUPS, BOXES * KEY_BOX>;  // 64 keys a step
 using QueryRing = Ring<STAGES, BOXES * BOX>;
 using EndRing = Ring<STAGES, 2 * BR * 4>;
 using GradientRing = Ring<STAGES, GROUPS * BOX>;
-using SumRing = Ring<1, PART * 64 * 4>;
+// Parts of dq that are added up together. In a fixed order each turn costs a way to L2 and back:
+// then both take one turn, and two warps have a turn each under way.
+constexpr int TOGETHER = DETERMINISTIC ? GROUPS : 1;
+constexpr int RINGS = GROUPS / TOGETHER;
+using SumRing = Ring<TOGETHER, TOGETHER * PART * 64 * 4>;
 
 extern "C" __global__ void __launch_bounds__(256) begin_backward(
     const Element* __restrict__ out, const Element* __restrict__ dout,  // (batch*heads, n, d)
@@ -96,8 +101,8 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
     const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the same in all lanes
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const int part = group < GROUPS ? group : warp - 1;  // of dq: what this warp writes or adds up
-    const SumRing sum_ring{end_of(ds_ring) + part * SumRing::TILE_BYTES,  // (2, PART, 128 bytes)
-                           barriers + 192 + 16 * part};
+    const SumRing sum_ring{  // (TOGETHER, TOGETHER, 2, PART, 128 bytes)
+        end_of(ds_ring) + part % RINGS * SumRing::TILE_BYTES, barriers + 192 + 16 * (part % RINGS)};
     const EndRing end_ring{end_of(ds_ring) + GROUPS * SumRing::TILE_BYTES, barriers + 160};
     const int tiles = (n + BR - 1) / BR;   // of queries, in a head
     const int sharing = heads / kv_heads;  // heads of queries that see one of keys
@@ -107,8 +112,8 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
         q_ring.start(4 * GROUPS), dout_ring.start(4 * GROUPS);  // warps that read a tile
         end_ring.start(4 * GROUPS), start_parts(ds_ring, 4 * GROUPS, 1);
     }
-    if (threadIdx.x % 128 == 0 && group < GROUPS) {
-        start_parts(sum_ring, 4, 1);  // 4 warps write a tile, one thread adds it up
+    if (threadIdx.x % 128 == 0 && group < RINGS) {
+        start_parts(sum_ring, 4 * TOGETHER, 1);  // one thread adds up what warps have written
         barriers_started();
     }
     __syncthreads();  // barrier: a thread would use an mbarrier that is not there yet
@@ -134,12 +139,13 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
         auto add_up_dq = [&](int, const KeyWork& work) {
             each_step(work, sharing, [&](int head, int tile) {
                 const Place place = place_of<BC, BR>(work, tile, n, m, causal);
-                if (lane == 0) sum_ring.wait_full(step);
-                unsigned* turn = turns + (head * tiles + tile) * GROUPS + part;
+                if (++step % TOGETHER != part % TOGETHER) return;  // the other warp's
+                if (lane == 0) sum_ring.wait_full(step - 1);
+                unsigned* turn = turns + (head * tiles + tile) * RINGS + part % RINGS;
                 if (DETERMINISTIC) wait_for_turn(turn, place.earlier);
                 if (lane == 0) {
-                    add_tile<2>(sum_ring, step++, dq_sum, tile * BR + part / BOXES * PART,
-                                part % BOXES * 64, head);
+                    add_parts<TOGETHER, BOXES, PART>(sum_ring, step - 1, dq_sum, part % RINGS,
+                                                     tile * BR, head);
                     if (DETERMINISTIC) sums_done();
                 }
                 if (DETERMINISTIC) pass_turn(turn, place.earlier + 1 == place.all);
@@ -199,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgm
             if (lane == 0) q_ring.release(step), dout_ring.release(step), end_ring.release(step);
             products_done<0>();
             sum_ring.wait_free(step);
-            store_columns(sum_ring.tile(step), 16 * warp, dq);
+            store_columns(sum_ring.tile(step) + group % TOGETHER * PART * 256, 16 * warp, dq);
             part_written(sum_ring, step);
         }
         const float one[2] = {1.0f, 1.0f}, both[2] = {scale, scale};

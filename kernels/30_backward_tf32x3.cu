@@ -34,7 +34,7 @@
 #endif
 
 #include "include/async_copy.cuh"
-#include "include/float_ends.cuh"
+#include "include/backward_ends.cuh"
 #include "include/fragment_gradients.cuh"
 #include "include/ordered_sums.cuh"
 #include "include/split_gradients.cuh"

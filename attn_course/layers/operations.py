@@ -72,13 +72,21 @@ def add_layer_norm(
     (gamma, beta, eps), d = norm, x.shape[-1]
     added = {"residual": residual, "bias": bias, "sum": total}
     arrays = {"x": x, "gamma": gamma, "beta": beta, "y": y}
-    given = [array for array in arrays.values() if array is not None]
-    # With options the kernel is the general one: they may change which rows fill their threads.
-    plain = parts == 1 and not options and all(array is None for array in added.values())
-    plain = plain and d % 4 == 0 and all(start_of(array) % 16 == 0 for array in given)
+    plain = all(array is None for array in added.values()) and _plain(arrays, parts, options)
     numbers = {"parts": parts, "eps": check_eps(eps)}
     rows = Rows(x.size // d, d, plain=plain)
     launches.kernel(LAYER_NORM, rows, arrays | added, numbers, options)
+
+
+def _plain(arrays, parts: int, options) -> bool:
+    """Whether kernel 16 or 17 needs no code for what this call has not: see PLAIN there.
+
+    With options the kernel is the general one: they may change which rows fill their threads.
+    """
+    if parts > 1 or options or any(array is None for array in arrays.values()):
+        return False
+    whole = arrays["x"].shape[-1] % 4 == 0
+    return whole and all(start_of(array) % 16 == 0 for array in arrays.values())
 
 
 @with_plan
@@ -113,7 +121,8 @@ def add_bias_gelu(launches: Launches, x, bias, out, approximate, parts=1, option
     rows = x.size // width
     numbers = {"approximate": APPROXIMATIONS[check_approximate(approximate)], "parts": parts}
     arrays = {"x": x, "bias": bias, "out": out}
-    launches.kernel(BIAS_GELU, Rows(rows, width), arrays, numbers, options)
+    extents = Rows(rows, width, plain=_plain(arrays, parts, options))
+    launches.kernel(BIAS_GELU, extents, arrays, numbers, options)
 
 
 def add_parts(launches: Launches, x, out, parts) -> None:

@@ -24,8 +24,8 @@ MOST |= {"BLOCKS": 2**20, "SPAN": 2**30, "PLAIN": 2}
 class Rows:
     """Extents of a launch: rows of `width` columns, in float32.
 
-    plain: kernel 16 gets what PLAIN=1 needs; see its header.  written: rows that kernel 31 writes;
-    0: all.
+    plain: kernel 16 or 17 gets what PLAIN=1 needs; see its header.  written: rows that kernel 31
+    writes; 0: all.
     """
 
     rows: int
@@ -51,7 +51,8 @@ def _hold_a_row(problem: Rows, device: Device) -> dict[str, int]:
     vectors = min(QUADS, ceil_div(quads, lanes * warps))
     full = lanes == 32 and problem.width == 4 * lanes * warps * vectors
     plain = 1 + full if problem.plain and problem.width <= SHORT else 0
-    return {"LANES": lanes, "WARPS": warps, "VECTORS": vectors, "PLAIN": plain}
+    rows = 1 if plain == 2 else 2
+    return {"LANES": lanes, "ROWS": rows, "WARPS": warps, "VECTORS": vectors, "PLAIN": plain}
 
 
 def _hold_a_row_and_its_gradient(problem: Rows, device: Device) -> dict[str, int]:
@@ -63,6 +64,11 @@ def _hold_a_row_and_its_gradient(problem: Rows, device: Device) -> dict[str, int
     return {"WARPS": warps, "ROWS": max(1, 8 // warps), "VECTORS": vectors, "BLOCKS": blocks}
 
 
+def _with_plain(problem: Rows, device: Device) -> dict[str, int]:
+    """Constants of kernel 17: what the arrays of the call allow to leave out."""
+    return {"PLAIN": int(problem.plain)}
+
+
 def _lanes_of_a_row(problem: Rows, device: Device) -> dict[str, int]:
     """Constants of kernel 27 for a width: 512 threads a block."""
     lanes = min(LANES, 32 * ceil_div(_quads(problem), 32))
@@ -71,21 +77,21 @@ def _lanes_of_a_row(problem: Rows, device: Device) -> dict[str, int]:
     return {"LANES": lanes, "ROWS": 512 // lanes, "RESIDENT": resident, "BLOCKS": blocks}
 
 
-def _check_constants(entry: str, constants: Mapping[str, int]) -> None:
+def _check_constants(entry: str, problem: Rows, constants: Mapping[str, int]) -> None:
     """Refuse constants for which the kernel is not made."""
     for name, value in constants.items():
         least = int(name != "PLAIN")
         if not least <= value <= MOST[name]:
             raise InputError(f"{entry}: {name} is {value}; it can be {least} to {MOST[name]}")
+    if constants.get("PLAIN") and not problem.plain:
+        raise InputError(f"{entry}: PLAIN follows from the arrays of a call: leave it out")
 
 
 def _warp_or_block(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
-    _check_constants(entry, constants)
+    _check_constants(entry, problem, constants)
     lanes, warps = constants["LANES"], constants["ROWS"]
     if 32 % lanes:
         raise InputError(f"{entry}: LANES is {lanes}; it can be 1, 2, 4, 8, 16 or 32")
-    if constants["PLAIN"] and not problem.plain:
-        raise InputError(f"{entry}: PLAIN follows from the arrays of a call: leave it out")
     if _quads(problem) <= lanes * constants["VECTORS"]:
         return Geometry(entry, (ceil_div(problem.rows, warps * 32 // lanes), 1, 1), (32, warps, 1))
     _check_row("layernorm_block", problem, constants)
@@ -105,7 +111,7 @@ def _check_row(entry: str, problem: Rows, constants: Mapping[str, int]) -> None:
 
 
 def _quads_of_rows(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
-    _check_constants(entry, constants)
+    _check_constants(entry, problem, constants)
     lanes = min(LANES, 32 * ceil_div(_quads(problem), 32))
     groups = LANES // lanes
     tall = min(MAX_GRID_YZ, ceil_div(problem.rows, constants["ROWS"] * groups))
@@ -114,7 +120,7 @@ def _quads_of_rows(entry: str, problem: Rows, constants: Mapping[str, int]) -> G
 
 def _rows_in_turn(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
     """Blocks that take ROWS rows after ROWS rows, of all columns or of some."""
-    _check_constants(entry, constants)
+    _check_constants(entry, problem, constants)
     rows, lanes = constants["ROWS"], constants.get("LANES")
     columns = 1 if lanes is None else ceil_div(_quads(problem), lanes)
     lanes = lanes or 32 * constants["WARPS"]
@@ -128,7 +134,7 @@ def _rows_in_turn(entry: str, problem: Rows, constants: Mapping[str, int]) -> Ge
 
 
 def _spans_of_columns(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
-    _check_constants(entry, constants)
+    _check_constants(entry, problem, constants)
     grid = (ceil_div(problem.rows, constants["SPAN"]), ceil_div(problem.width, 32), 1)
     return Geometry(entry, grid, (32, constants["GROUPS"], 1))
 
@@ -167,6 +173,7 @@ BIAS_GELU = _step(
     "17_bias_gelu: bias_gelu(x bias out rows width approximate parts) -> out",
     "out = gelu(x + bias)",
     _quads_of_rows,
+    _with_plain,
 )
 BIAS_ADD = _step(
     "17_bias_gelu: bias_add(x residual bias out rows width parts) -> out",

@@ -1,32 +1,39 @@
-// Idea:          What the backward pass of 16-bit elements does row by row, before and after the
-//                products: delta = out.dout of each query, and its dq from float32 sums.
-// Used by:       24_backward_mma.cu, 25_backward_wgmma.cu
+// Idea:          What the backward pass does row by row, before and after the products: delta =
+//                out.dout of each query, and its dq from float32 sums.
+// Used by:       24_backward_mma.cu, 25_backward_wgmma.cu, 30_backward_tf32x3.cu
 // Explained in:  11_tensor_cores
 #pragma once
 
-#include "element.cuh"
 #include "online_softmax.cuh"
+#include "output.cuh"
 
-// The first 4 of `left` elements; zeros past them. vector: 8-byte aligned, left a multiple of 4.
-__device__ __forceinline__ float4 load4(const Element* from, int left, bool vector)
+template <typename T>
+struct alignas(4 * sizeof(T)) Four {
+    T x[4];
+};
+
+// The first 4 of `left` elements; zeros past them. vector: aligned to all four, left a multiple
+// of 4.
+template <typename T>
+__device__ __forceinline__ float4 load4(const T* from, int left, bool vector)
 {
     if (left <= 0) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    Element x[4] = {};
+    Four<T> four = {};
     if (vector) {
-        *reinterpret_cast<uint2*>(x) = *reinterpret_cast<const uint2*>(from);
+        four = *reinterpret_cast<const Four<T>*>(from);
     } else {
-        for (int i = 0; i < min(left, 4); ++i) x[i] = from[i];
+        for (int i = 0; i < min(left, 4); ++i) four.x[i] = from[i];
     }
-    return make_float4((float)x[0], (float)x[1], (float)x[2], (float)x[3]);
+    return make_float4((float)four.x[0], (float)four.x[1], (float)four.x[2], (float)four.x[3]);
 }
 
 // A warp's row, of all heads' rows of whole tiles: its lse in powers of two, its delta, and zeros
 // for the sum of its dq. Rows past n, and those without keys, get +inf: exp2(score - lse) is 0.
-template <int tile, int width>
-__device__ __forceinline__ void begin_row(const Element* out, const Element* dout,  // (bh, n, d)
-                                          const float* lse,  // (bh, n)
-                                          float* row_ends,   // (bh, tiles, 2, tile): lse, delta
-                                          float* dq_sum,     // (bh, tiles*tile, width)
+template <int tile, int width, typename T>
+__device__ __forceinline__ void begin_row(const T* out, const T* dout,  // (bh, n, d)
+                                          const float* lse,             // (bh, n)
+                                          float* row_ends,  // (bh, tiles, 2, tile): lse, delta
+                                          float* dq_sum,    // (bh, tiles*tile, width)
                                           int bh, int n, int d)
 {
     const unsigned rows = (n + tile - 1) / tile * tile;  // of a head
@@ -34,7 +41,7 @@ __device__ __forceinline__ void begin_row(const Element* out, const Element* dou
     if (at >= bh * rows) return;
     const int lane = threadIdx.x % 32, row = at % rows;
     const long long from = (long long)(at / rows) * n + row;
-    const bool vector = d % 4 == 0 && ((size_t)out | (size_t)dout) % 8 == 0;
+    const bool vector = d % 4 == 0 && ((size_t)out | (size_t)dout) % sizeof(Four<T>) == 0;
     float sum = 0.0f;
     for (int c = 4 * lane; c < width; c += 128) {
         if (row < n) {
@@ -54,14 +61,14 @@ __device__ __forceinline__ void begin_row(const Element* out, const Element* dou
 }
 
 // A warp's row of dq, from its sum.
-template <int tile, int width>
-__device__ __forceinline__ void end_row(Element* dq,          // (bh, n, d)
+template <int tile, int width, typename T>
+__device__ __forceinline__ void end_row(T* dq,                // (bh, n, d)
                                         const float* dq_sum,  // (bh, tiles*tile, width)
                                         int bh, int n, int d, float scale)
 {
     const unsigned at = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, rows = n;
     if (at >= bh * rows) return;
-    const bool vector = d % 4 == 0 && (size_t)dq % 8 == 0;
+    const bool vector = d % 4 == 0 && (size_t)dq % sizeof(Four<T>) == 0;
     dq_sum += ((long long)(at / rows) * ((n + tile - 1) / tile * tile) + at % rows) * width;
     for (int c = threadIdx.x % 32 * 4; c < d; c += 128) {
         const float4 sum = *reinterpret_cast<const float4*>(dq_sum + c);

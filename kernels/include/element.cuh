@@ -1,8 +1,8 @@
 // Idea:          One name for the 16-bit type that a kernel is compiled for: float16 keeps 11
 //                significant bits, bfloat16 keeps 8 and the range of float32.
-// Used by:       14_flash_mma.cu, include/backward_ends.cuh, include/element_copy.cuh,
-//                include/fragment_products.cuh, include/fragment_weights.cuh, include/matrix.cuh,
-//                include/row_softmax.cuh, include/warp_keys.cuh
+// Used by:       14_flash_mma.cu, include/element_copy.cuh, include/fragment_products.cuh,
+//                include/fragment_weights.cuh, include/matrix.cuh, include/row_softmax.cuh,
+//                include/warp_keys.cuh
 // Explained in:  09_flash_attention
 #pragma once
 

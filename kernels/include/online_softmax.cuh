@@ -1,9 +1,8 @@
 // Idea:          Online softmax of register tiles: each tile of keys gives weights under a running
 //                maximum, and a larger maximum rescales what was summed under the old one.
 // Used by:       11_flash_fp32.cu, 12_flash_async.cu, 19_flash_split.cu, 20_rows_split.cu,
-//                31_join_parts.cu, include/backward_ends.cuh, include/float_ends.cuh,
-//                include/fragment_softmax.cuh, include/long_rows.cuh, include/parts.cuh,
-//                include/row_softmax.cuh
+//                31_join_parts.cu, include/backward_ends.cuh, include/fragment_softmax.cuh,
+//                include/long_rows.cuh, include/parts.cuh, include/row_softmax.cuh
 // Explained in:  08_online_softmax, 09_flash_attention
 #pragma once
 

@@ -15,6 +15,20 @@ __device__ __forceinline__ void add2(float* to, float x, float y)
 #endif
 }
 
+// Adds to four sums, 16-byte aligned.
+__device__ __forceinline__ void add4(float* to, float4 x)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+#else
+    atomicAdd(to, x.x);
+    atomicAdd(to + 1, x.y);
+    atomicAdd(to + 2, x.z);
+    atomicAdd(to + 3, x.w);
+#endif
+}
+
 // Adds a warp's fragments of 16*tiles rows to sums of `width` columns: of every `step`-th 16 of
 // them, from the 16 of number `first` on.
 template <int width, int step, int tiles, int cols>

@@ -1,6 +1,6 @@
 // Idea:          The end of a row: its output divided by the sum of its weights, and its lse.
 // Used by:       11_flash_fp32.cu, 12_flash_async.cu, 15_flash_tf32x3.cu, 19_flash_split.cu,
-//                20_rows_split.cu, 29_split_tf32x3.cu, include/float_ends.cuh
+//                20_rows_split.cu, 29_split_tf32x3.cu, include/backward_ends.cuh
 // Explained in:  08_online_softmax
 #pragma once
 

@@ -95,28 +95,30 @@ __device__ __forceinline__ void row_moments(float& mean, float& squares,
 
 // Replaces the numbers of a row that fills its threads by their deviations from the row's mean;
 // returns the sum of their squares. One exchange of sums, where the mean first and the deviations
-// from it then are two. pivot: a number of the row, which is subtracted first: a mean that is large
-// beside the deviations rounds nothing.
+// from it then are two. pivot: a number of the row, from which means are distances: one that is
+// large beside the deviations rounds nothing.
 template <int warps, int lanes, int count>
 __device__ __forceinline__ float full_row_deviations(float4 (&value)[count], float pivot,
                                                      float (*part)[warps])  // (2, warps), shared
 {
+    // Of this thread's numbers: distances from one of them. The square of their mean is at most
+    // 4*count times their variance, so few digits cancel; and less is waited for at once than with
+    // distances from their mean, which ptxas pays for with loads that come later.
+    const float own = value[0].x;
     float mean = 0.0f, squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-        value[i] = value[i] - pivot;
-        mean += sum_of(value[i]);
-    }
-    mean *= 1.0f / (4 * count);
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-        const float4 off = value[i] - mean;
+        const float4 off = value[i] - own;
+        mean += sum_of(off);
         squares += sum_of(off * off);
     }
+    mean *= 1.0f / (4 * count);
+    squares = fmaxf(squares - 4 * count * mean * mean, 0.0f);
+    mean += own - pivot;
     row_moments<4 * count, warps, lanes>(mean, squares, part);
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-        value[i] = value[i] - mean;
+        value[i] = (value[i] - pivot) - mean;
     }
     return squares;
 }

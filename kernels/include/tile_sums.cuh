@@ -43,18 +43,21 @@ __device__ __forceinline__ void fill_line(const Ring& ring, int step, const void
                  : "memory");
 }
 
-// Adds a tile of float32, boxes of 32 columns, to rows and columns of a tensor from (row, col) on,
-// and releases it when it has been read; sums_done() waits until all is added.
-template <int boxes, typename Ring>
-__device__ __forceinline__ void add_tile(const Ring& ring, int step, const TensorMap& to, int row,
-                                         int col, int head)
+// Adds a tile of float32 to rows of a tensor from `row` on, and releases it when it has been read;
+// sums_done() waits until all is added. The tile holds parts of `rows` rows and 64 columns, two
+// boxes each, from the part of number `first` on: all `boxes` of the first rows, then of the next.
+template <int parts, int boxes, int rows, typename Ring>
+__device__ __forceinline__ void add_parts(const Ring& ring, int step, const TensorMap& to,
+                                          int first, int row, int head)
 {
 #pragma unroll
-    for (int i = 0; i < boxes; ++i) {
+    for (int i = 0; i < 2 * parts; ++i) {
+        const int part = first + i / 2;
         asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group "
                      "[%0, {%1, %2, %3}], [%4];"
-                     :: "l"(&to), "r"(col + 32 * i), "r"(row), "r"(head),
-                        "r"(ring.tile(step) + i * (Ring::TILE_BYTES / boxes)) : "memory");
+                     :: "l"(&to), "r"(part % boxes * 64 + i % 2 * 32),
+                        "r"(row + part / boxes * rows), "r"(head),
+                        "r"(ring.tile(step) + i * (Ring::TILE_BYTES / parts / 2)) : "memory");
     }
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");

@@ -35,8 +35,8 @@ _OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
 NCU_UNITS = {  # unit -> metrics of ncu; the unit is as busy as the one that is highest
     unit: tuple(name + _OF_PEAK for name in names.split())
     for unit, names in {
-        "DRAM": "gpu__dram_throughput",
-        "L2": "lts__throughput l1tex__m_xbar2l1tex_read_sectors "
+        "DRAM": "gpu__dram_throughput dram__bytes_read dram__bytes_write",
+        "L2": "lts__throughput lts__t_sectors l1tex__m_xbar2l1tex_read_sectors "
         "l1tex__m_l1tex2xbar_req_cycles_active",
         "L1": "l1tex__data_pipe_lsu_wavefronts l1tex__lsuin_requests l1tex__lsu_writeback_active "
         "l1tex__data_bank_reads l1tex__data_bank_writes sm__inst_executed_pipe_lsu",

@@ -160,10 +160,15 @@ def ptxas() -> str:
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("d", "deterministic"), in_turns([(64, 0), (64, 1), (128, 0), (128, 1)], 2)
+    ("d", "deterministic", "most"),
+    in_turns([(64, 0, 0), (64, 1, 16), (128, 0, 0), (128, 1, 0)], 4),
 )
-def test_ptxas_spills_nothing_and_serialises_nothing(d, deterministic, tmp_path):
-    """No C7508 (setmaxnreg ignored), C7510 to C7515 (products one after the other)."""
+def test_ptxas_spills_little_and_serialises_nothing(d, deterministic, most, tmp_path):
+    """No C7508 (setmaxnreg ignored), C7510 to C7515 (products one after the other).
+
+    most: bytes of spill stores. In a fixed order, 64 columns spill 16, and are still faster on an
+    H200 than with a turn for each part of dq, which spills nothing: docs/backward_log.md.
+    """
     row, problem = WGMMA_STEPS[1], Problem(64, 4096, 4096, d, 16, 16, dtype="bfloat16")
     options = (
         *row.flags,
@@ -179,4 +184,4 @@ def test_ptxas_spills_nothing_and_serialises_nothing(d, deterministic, tmp_path)
     said = done.stdout + done.stderr
     assert "C75" not in said and "warning" not in said.lower(), said
     stores = re.search(r"backward_wgmma' for .*?(\d+) bytes spill stores", said, re.DOTALL)
-    assert int(stores[1]) == 0, said
+    assert int(stores[1]) <= most, said

@@ -51,20 +51,25 @@ def test_every_case_gets_a_time_and_metrics(few, tmp_path, monkeypatch):
     asked = []
 
     def run_ncu(program, launches, metrics, more):
-        asked.append((program[program.index("--launch") + 1 :], [one.entry for one in launches]))
+        labels = program[program.index("--launch") + 1 :]
+        asked.append((labels, [one.entry for one in launches], set(metrics)))
         assert "off" in more and "none" in more
-        known = [name for name in metrics if "imma" not in name]
+        if "lts__throughput.avg.pct_of_peak_sustained_elapsed" in metrics:
+            raise held_out_times.ProfilerError("ncu failed, and does not say at what")
+        known = [name for name in metrics if "imma" not in name] + ["nvlink__dev0type"]
         return [SimpleNamespace(metrics=dict.fromkeys(known, 50.0)) for _ in launches]
 
     monkeypatch.setattr(held_out_times, "run_ncu", run_ncu)
     path = tmp_path / "times.json"
     held_out_times.measure(few, path, time.monotonic() + 60)
     record = json.loads(path.read_text())
+    every = {metric for unit in held_out_times.NCU_UNITS.values() for metric in unit}
+    wanted = {name for name in every if "imma" not in name and "lts__throughput" not in name}
     assert record["folder"] == "held_out_second" and record["gpu"] == "made up"
     assert [row["label"] for row in record["rows"]] == [one.label for one in few]
     assert all(row["median_us"] == 20.0 and row["calls_a_sample"] == 50 for row in record["rows"])
-    assert all(row["ncu"] and not any("imma" in m for m in row["ncu"]) for row in record["rows"])
-    assert asked[1] == ([one.label for one in few], [one.name for one in few])
+    assert asked[-1] == ([one.label for one in few], [one.name for one in few], wanted)
+    assert all(wanted < set(row["ncu"]) for row in record["rows"])
 
 
 def test_a_failing_kernel_and_a_missing_ncu_leave_the_others(few, tmp_path, monkeypatch, capsys):

@@ -113,9 +113,10 @@ def test_a_failing_record_is_named_and_the_next_one_starts(monkeypatch, tmp_path
     assert main.main(["record", "all", "--out", str(tmp_path)]) == 1
     assert [name for name, _ in asked] == list(record.ON_A_GPU)
     asked.clear()
-    left = ["--without", "torch_flex", "--without", "torch"]
-    assert main.main(["record", "mlp", "gelu", "--out", str(tmp_path), *left]) == 0
-    assert asked == [(name, False, "torch_flex", "torch") for name in ("mlp", "gelu")]
+    left = "torch_flex", "torch", "torch_context_parallel"
+    without = [word for peer in left for word in ("--without", peer)]
+    assert main.main(["record", "mlp", "parallel", "--out", str(tmp_path), *without]) == 0
+    assert asked == [(name, False, *left) for name in ("mlp", "parallel")]
     assert main.main(["record", "mlp", "--out", str(tmp_path), "--without", "torch_flox"]) == 2
     assert "no peer 'torch_flox' (did you mean 'torch_flex'?)" in capsys.readouterr().err
 

@@ -68,6 +68,8 @@ def test_metrics_that_ncu_does_not_know_are_found_in_its_complaint():
     asked = ["smsp__inst_executed.sum", "smsp__made_up.sum"]
     complaint = "==ERROR== Failed to find metric smsp__made_up.sum\n"
     assert ncu.unknown_metrics(complaint, asked) == asked[1:]
+    complaint = "==ERROR== Failed to find metric regex:^smsp__made_up\\.sum\\.(sum|min)$\n"
+    assert ncu.unknown_metrics(complaint, asked) == asked[1:]
     assert ncu.unknown_metrics("==PROF== smsp__made_up.sum profiled\n", asked) == []
 
 

@@ -23,6 +23,7 @@ from kernelscope.timing import replay_times
 
 from attn_course.folders import checkout
 from attn_course.ladder.problem import Geometry
+from attn_course.measure.hardware.nsight import TIME
 
 from .profile.ncu import ProfilerError, run_ncu
 
@@ -124,23 +125,48 @@ def measure(cases: Sequence[HeldOut], path: Path, end: float) -> None:
         except Exception as error:  # of the driver or the compiler: the others go on
             print(case.label, error)
     path.write_text(json.dumps(record, indent=1) + "\n")
-    try:
-        for first, found in in_parts(done, end):
-            for row, metrics in zip(rows[first:], found, strict=False):
-                row["ncu"] = metrics
-            path.write_text(json.dumps(record, indent=1) + "\n")
-    except ProfilerError as error:
-        print(error)
+    for first, found in in_parts(done, end):
+        for row, metrics in zip(rows[first:], found, strict=False):
+            row["ncu"] = metrics
+        path.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def in_parts(cases: Sequence[HeldOut], end: float) -> Iterator[tuple[int, list[dict]]]:
-    """Yield (number of the first case, ncu's metrics) of some cases at a time."""
+    """Yield (number of the first case, ncu's metrics) of some cases at a time.
+
+    What ncu fails at is printed, and the other parts are profiled.
+    """
     metrics = [metric for unit in NCU_UNITS.values() for metric in unit]
-    if cases:
-        metrics = [*profiled(cases[:1], metrics)[0]]  # those that this ncu knows
+    try:
+        metrics = measurable(cases[:1], metrics)
+    except ProfilerError as error:
+        print(error)
+        return
     for first in range(0, len(cases), OF_AN_NCU_RUN):
         if time.monotonic() < end:
-            yield first, profiled(cases[first : first + OF_AN_NCU_RUN], metrics)
+            try:
+                yield first, profiled(cases[first : first + OF_AN_NCU_RUN], metrics)
+            except ProfilerError as error:
+                print(error)
+
+
+def measurable(cases: Sequence[HeldOut], metrics: Sequence[str]) -> list[str]:
+    """Return those of the metrics that ncu has a value of; ProfilerError where it has no time."""
+    profiled(cases, [TIME])
+    return _measurable(cases, metrics)
+
+
+def _measurable(cases: Sequence[HeldOut], metrics: Sequence[str]) -> list[str]:
+    """... where some may make ncu fail without its naming them: half of them at a time."""
+    try:
+        found = profiled(cases, metrics)[0]
+        return [metric for metric in metrics if metric in found]  # ncu shows more than is asked
+    except ProfilerError as error:
+        if len(metrics) == 1:
+            print(metrics[0], error)
+            return []
+    half = len(metrics) // 2
+    return _measurable(cases, metrics[:half]) + _measurable(cases, metrics[half:])
 
 
 if __name__ == "__main__":

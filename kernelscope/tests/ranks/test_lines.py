@@ -7,6 +7,7 @@ import time
 import pytest
 from kernelscope.ranks import Hub, RankLost, lines
 from kernelscope.ranks.lines import FarLine, HubLine, OwnLine
+from kernelscope.ranks.rank import unique_id
 
 
 def in_threads(*works):
@@ -60,6 +61,18 @@ def test_so_do_processes(processes):
         assert found == ([{"rank": i} for i in range(3)], [[i, 10 + i, 20 + i] for i in range(3)])
 
 
+def test_an_id_of_nccl_reaches_all_ranks_as_the_bytes_it_is(processes):
+    """CuPy's communicator takes bytes of this length, and nothing else."""
+
+    class Nccl:
+        @staticmethod
+        def get_unique_id():
+            return bytes(range(128, 256))
+
+    found = in_threads(*(lambda line=line: unique_id(line, Nccl) for line in processes))
+    assert found == [Nccl.get_unique_id()] * 3
+
+
 def test_a_rank_that_does_not_come_is_named(processes):
     for some in (threads_lines(), processes):
         late = [lambda line=line: line.gather(1, "the sum", 0.2) for line in some[:2]]
@@ -80,6 +93,9 @@ def test_a_process_that_ends_is_named_at_once(processes):
         line.hub.on_failure(told.append)
     processes[2]._wire._connection.shutdown(2)
     errors = in_threads(*(lambda line=line: line.gather(1, "x") for line in processes[:2]))
+    end = time.monotonic() + 10
+    while len(told) < 2 and time.monotonic() < end:
+        time.sleep(0.01)  # a gather may hear of it before the listeners do
     assert all(str(one).startswith("rank 2 (process ") for one in (*errors, *told))
     assert all(str(one).endswith("has ended") for one in (*errors, *told)) and len(told) == 2
 

@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 from kernelscope import Counters, RawModule, observe
-from kernelscope.errors import InputError
-from kernelscope.ranks import LinkError, RankLost, join_ranks, links, rank, run_ranks
+from kernelscope.errors import BackendError, InputError
+from kernelscope.ranks import LinkError, RankLost, join_ranks, lines, links, rank, run_ranks
 
 ADD = r"""
 extern "C" __global__ void add(float* x, float y) { x[threadIdx.x] += y; }
@@ -98,22 +98,65 @@ def test_an_exchange_that_fails_because_a_rank_is_lost_says_so():
     assert said == ["rank 1: ValueError: no such file"]
 
 
-def test_a_rank_that_leaves_early_is_missed(monkeypatch):
-    monkeypatch.setattr(links, "WAIT_S", 0.3)
-    with pytest.raises(RankLost, match="rank 0: LinkError: rank 0 receives from rank 1, which"):
+def test_a_rank_that_leaves_early_is_missed_at_once():
+    start = time.monotonic()
+    with pytest.raises(RankLost, match="rank 0 receives from rank 1, rank 1 is at the end: "):
         run_ranks(lambda one: one.rank or ring(one), 2, "simulator")
+    assert time.monotonic() - start < 5
 
 
-def test_sends_to_each_other_outside_a_group_hang_with_a_message(monkeypatch):
-    monkeypatch.setattr(links, "WAIT_S", 0.3)
+def test_ranks_at_different_rounds_are_named():
+    words = "^rank 0 is at a sum, rank 1 is at the end: all ranks make the same calls"
+    with pytest.raises(RankLost, match=words):
+        run_ranks(lambda one: one.rank or one.agree({}, "a sum"), 2, "simulator")
 
+
+def test_a_rank_that_computes_for_long_is_waited_for(monkeypatch):
+    monkeypatch.setattr(lines, "GATHER_S", 0.05)
+
+    def work(one):
+        time.sleep(0.3 * one.rank)
+        seen = ring(one)
+        time.sleep(0.3 * one.rank)
+        return seen
+
+    assert run_ranks(work, 2, "simulator") == [[1, 0], [0, 1]]
+
+
+def test_sends_to_each_other_outside_a_group_hang_with_a_message():
     def work(one):
         array = np.zeros(4, np.uint8)
         one._communicator.send(array.ctypes.data, 4, links.BYTE, 1 - one.rank)
         one._communicator.recv(array.ctypes.data, 4, links.BYTE, 1 - one.rank)
 
-    with pytest.raises((RankLost, LinkError), match=r"rank \d sends to rank \d.*groupStart"):
-        run_ranks(work, 2, "simulator")
+    def exchanges(one):
+        array = np.zeros(4, np.uint8)
+        one.exchange([(array, 1 - one.rank)], [])
+        one.exchange([], [(array, 1 - one.rank)])
+
+    said = "^rank 0 sends to rank 1, rank 1 sends to rank 0: nothing can go on. .*groupStart"
+    for how in [work, exchanges] * 4:
+        with pytest.raises(LinkError, match=said):  # whichever is the second
+            run_ranks(how, 2, "simulator")
+
+
+def test_groups_nest_as_nccls_do():
+    def work(one):
+        there, back = np.full(4, one.rank, np.uint8), np.zeros(4, np.uint8)
+        links.groupStart()
+        one._communicator.send(there.ctypes.data, 4, links.BYTE, 1 - one.rank)
+        one.exchange([(there, 1 - one.rank)], [(back, 1 - one.rank)])
+        assert not back.any()  # the inner groupEnd() starts nothing
+        one._communicator.recv(back.ctypes.data, 4, links.BYTE, 1 - one.rank)
+        links.groupEnd()
+        return int(back[0])
+
+    assert run_ranks(work, 2, "simulator") == [1, 0]
+
+
+def test_the_end_of_no_group_is_refused():
+    with pytest.raises(LinkError, match=r"groupEnd\(\) without groupStart\(\)"):
+        links.groupEnd()
 
 
 def test_a_send_and_its_receive_need_no_group():
@@ -174,6 +217,22 @@ def test_processes_are_refused_on_the_simulator_at_once(monkeypatch, number):
     monkeypatch.setattr(rank, "FarLine", None)
     with pytest.raises(InputError, match="processes have no link on the simulator"):
         join_ranks("simulator")
+
+
+def test_a_missing_nccl_is_named(monkeypatch):
+    nccl = pytest.importorskip("cupy.cuda.nccl")
+    monkeypatch.setattr(nccl, "available", False)
+    with pytest.raises(BackendError, match=r"finds no NCCL.*: pip install nvidia-nccl-cu1\d$"):
+        rank.nccl_module()
+
+
+def test_a_fault_before_an_exchange_leaves_no_group_open():
+    def work(one):
+        with pytest.raises(AttributeError):
+            one.exchange([(None, 0)], [])
+        return ring(one)
+
+    assert run_ranks(work, 2, "simulator") == [[1, 0], [0, 1]]
 
 
 def test_a_process_without_a_rank_is_told_how_to_start(monkeypatch):

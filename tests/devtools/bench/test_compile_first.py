@@ -68,6 +68,29 @@ def test_what_was_refused_is_told(with_torch, monkeypatch, capsys):
     assert asked == [(4, 3)] and "3 of 4 peers of mlp compiled in 0 s" in capsys.readouterr().err
 
 
+def test_what_was_compiled_before_is_not_compiled_again(with_torch, monkeypatch, capsys, tmp_path):
+    asked = []
+
+    def compile_all(jobs, processes):
+        asked.append([job[1:] for job in jobs])
+        return {(LABELS[0], "torch_compile"): "no kernel"}
+
+    cache = types.ModuleType("cache")
+    cache.cache_dir = lambda: str(tmp_path / "inductor")
+    monkeypatch.setitem(sys.modules, compile_first._CACHE, cache)
+    monkeypatch.setattr(compile_first, "gpu_identity", lambda: {"gpu": "one"})
+    monkeypatch.setattr(compile_first, "compile_all", compile_all)
+    first = compile_first.compile_first(MLP, quick=True)
+    assert asked == [[(0, "torch_autotune"), (0, "torch_compile")]]
+    assert compile_first.compile_first(MLP) == first and len(asked) == 2
+    assert asked[1] == [(1, "torch_autotune"), (1, "torch_compile")]
+    assert "3 of 4 peers of mlp compiled in 0 s, 2 of them before" in capsys.readouterr().err
+    assert compile_first.compile_first(MLP) == first and len(asked) == 2
+    monkeypatch.setattr(compile_first, "gpu_identity", lambda: {"gpu": "another"})
+    compile_first.compile_first(MLP)
+    assert len(asked) == 3 and len(asked[2]) == 4
+
+
 def test_without_inductors_benchmarker_one_process_compiles(monkeypatch):
     monkeypatch.setattr(compile_first.os, "cpu_count", lambda: 12)
     monkeypatch.setitem(sys.modules, compile_first._BENCHMARKING, None)

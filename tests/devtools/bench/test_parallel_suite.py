@@ -75,7 +75,7 @@ def threads(monkeypatch):
 @pytest.mark.turns(5)
 @pytest.mark.system
 def test_a_row_and_its_record(threads, tmp_path, capsys):
-    with threads.started(parallel.OURS):
+    with threads.started():
         found = threads.run_row(ROW, parallel.OURS, iterations=1, warmup=0)
     assert found["wrong"] == found["refused"] == {} and set(found["timings"]) == set(parallel.OURS)
     assert set(found["ratios"]) == {"ring", "heads"} and not threads.teams
@@ -107,14 +107,14 @@ def test_a_row_and_its_record(threads, tmp_path, capsys):
 @pytest.mark.system
 def test_a_wrong_output_is_no_candidate(threads, monkeypatch):
     monkeypatch.setattr(parallel_workers.Ours, "expected", lambda one: np.zeros((1, 3, 12, 8)))
-    with threads.started(parallel.OURS), pytest.raises(TimingError, match="no candidate is left"):
+    with threads.started(), pytest.raises(TimingError, match="no candidate is left"):
         threads.run_row(ROW, parallel.OURS, iterations=1, warmup=0)
 
 
 @pytest.mark.turns(4)
 @pytest.mark.system
 def test_rows_of_ranks_come_in_the_order_of_the_sequence(threads):
-    with threads.started(parallel.OURS):
+    with threads.started():
         team = threads.teams[0]
         team.ask("prepare", *ROW.arguments)
         outputs = []
@@ -183,20 +183,29 @@ def test_an_answer_counts_for_its_own_question(answers, words):
     team.kind, team.links = "Ours", [Pipe(one, (True, 7)) for one in answers]
     with pytest.raises((TeamFailed, BaselineRefuses), match=words):
         team.ask("make", "heads")
+    assert team.broken == (answers[0] is EOFError)
     left = [link.answers for link in team.links]
     assert left == [[one, (True, 7)] if one is EOFError else [(True, 7)] for one in answers]
 
 
+class Team:
+    """A team that answers nothing, or raises."""
+
+    broken = False
+
+    def __init__(self, error=None):
+        self.error, self.ended = error, False
+
+    def ask(self, *_):
+        if self.error:
+            raise self.error
+
+    def end(self):
+        self.ended = True
+
+
 @pytest.mark.parametrize("error", [BaselineRefuses("no mask"), TeamFailed("no mask\ntrace")])
 def test_a_peer_that_prepares_nothing_is_refused_alone(error):
-    class Team:
-        def __init__(self, error=None):
-            self.error = error
-
-        def ask(self, *_):
-            if self.error:
-                raise self.error
-
     names = (parallel.RING, parallel.TORCH)
     one = ParallelSuite("parallel", "a small one", (ROW,), teams=[Team(), Team(error)])
     makers = one.benchmark(ROW, names)["makers"]
@@ -206,6 +215,51 @@ def test_a_peer_that_prepares_nothing_is_refused_alone(error):
     broken = ParallelSuite("parallel", "a small one", (ROW,), teams=[Team(error), Team()])
     with pytest.raises(type(error)):
         broken.benchmark(ROW, names)
+
+
+def test_a_row_goes_on_without_a_peer_that_fails_while_timed(monkeypatch):
+    ours, peer, other = Team(), Team(), Team()
+
+    def run_row(one, row, names, refused=None, **how):
+        failing = peer if parallel.TORCH in names else ours if names == () else None
+        if failing:
+            raise TeamFailed("TorchPeer 1 has ended\nand its trace", failing)
+        return {"refused": {"heads": "no"}, "names": names}
+
+    monkeypatch.setattr(suite.Suite, "run_row", run_row)
+    monkeypatch.setattr(parallel, "RankTeam", lambda kind, size: other)
+    one = ParallelSuite("parallel", "a small one", (ROW,), teams=[ours, peer])
+    found = one.run_row(ROW, (parallel.RING, parallel.TORCH))
+    assert found["refused"] == {"heads": "no", parallel.TORCH: "TorchPeer 1 has ended"}
+    assert found["names"] == [parallel.RING]
+    assert one.peers_team() is other and peer.ended and one.teams == [ours, other]
+    with pytest.raises(TeamFailed):
+        one.run_row(ROW, ())
+
+
+def test_a_peer_that_does_not_start_is_tried_once(monkeypatch):
+    tried = []
+
+    def start(kind, size):
+        tried.append(kind)
+        raise TeamFailed("TorchPeer 0: no gloo\ntrace")
+
+    monkeypatch.setattr(parallel, "RankTeam", start)
+    one = ParallelSuite("parallel", "a small one", (ROW,), teams=[Team()])
+    for _ in range(2):
+        with pytest.raises(BaselineRefuses, match="^TorchPeer 0: no gloo$"):
+            one.benchmark(ROW, (parallel.TORCH,))["makers"][parallel.TORCH]()
+    assert len(tried) == 1
+
+
+def test_a_team_of_ours_that_is_broken_is_no_refusal():
+    team = Team(TeamFailed("Ours 1: InputError: 3 heads"))
+    work = RankWork("heads", team, ROW)
+    with pytest.raises(BaselineRefuses, match="3 heads"):
+        work.try_call()
+    team.broken = True
+    with pytest.raises(TeamFailed):
+        work.try_call()
 
 
 def test_names(monkeypatch):

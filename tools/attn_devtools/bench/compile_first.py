@@ -1,10 +1,13 @@
 """A suite's compiled peers, compiled in several processes before anything is timed.
 
 Inductor keeps what it compiles in a cache on disk, so the process that times compiles each peer
-again in little time. A peer that fails here, hangs or ends its process is not timed.
+again in little time. A peer that fails here, hangs or ends its process is not timed. What became of
+each peer is kept in the same folder: who compiles beforehand (`--compile-only`) waits once.
 """
 
 import gc
+import hashlib
+import json
 import os
 import queue
 import sys
@@ -18,10 +21,11 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from kernelscope import array_module
+from kernelscope.differential.identity import gpu_identity
 
 from attn_course.measure import candidates
 from attn_course.measure.benchmarks import gather, to_device
-from attn_course.measure.candidates import torch_module
+from attn_course.measure.candidates import torch_module, torch_version
 
 from .peers import AUTOTUNE, PEERS, forget_compiled
 from .suite import Refusals, Suite
@@ -29,6 +33,7 @@ from .suite import Refusals, Suite
 SECONDS = 120.0  # for one peer; the first one of a process waits for the import of PyTorch as well
 MOST_PROCESSES = 12  # each holds the inputs of a row on the GPU
 _BENCHMARKING = "torch._inductor.runtime.benchmarking"  # not public: other versions may lack it
+_CACHE = "torch._inductor.runtime.cache_dir_utils"  # nor is this
 
 Job = tuple[Suite, int, str]  # a suite, the number of a row, a peer
 
@@ -43,10 +48,44 @@ def compile_first(
     if not candidates.available():
         return {}
     found, start = jobs_of(suite, chosen, quick), time.perf_counter()
-    refused = compile_all(found, processes_for(len(found)))
-    text = f"{len(found) - len(refused)} of {len(found)} peers of {suite.name} compiled"
-    print(f"{text} in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-    return refused
+    kept = kept_outcomes(suite)
+    known = json.loads(kept.read_text()) if kept and kept.exists() else {}
+    new = [job for job in found if _key(job) not in known]
+    refused = compile_all(new, processes_for(len(new))) if new else {}
+    known |= {_key(job): refused.get((_label(job), job[2]), "") for job in new}
+    if kept and new:
+        kept.write_text(json.dumps(known, indent=1))
+    failed = {(_label(job), job[2]): reason for job in found if (reason := known[_key(job)])}
+    text = f"{len(found) - len(failed)} of {len(found)} peers of {suite.name} compiled"
+    before = f", {len(found) - len(new)} of them before" if len(new) < len(found) else ""
+    print(f"{text} in {time.perf_counter() - start:.0f} s{before}", file=sys.stderr, flush=True)
+    return failed
+
+
+def kept_outcomes(suite: Suite) -> Path | None:
+    """Return the file of what became of a suite's peers, beside what inductor keeps of them.
+
+    Another PyTorch, GPU, driver or text of the suites has another file. None: inductor names no
+    folder.
+    """
+    try:
+        folder = Path(import_module(_CACHE).cache_dir())
+        folder.mkdir(parents=True, exist_ok=True)
+    except (ImportError, AttributeError):
+        return None
+    digest = hashlib.sha256(f"{torch_version()} {gpu_identity()}".encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return folder / f"attn_course_{suite.name}_{digest.hexdigest()[:16]}.json"
+
+
+def _label(job: Job) -> str:
+    suite, number, _ = job
+    return suite.rows[number].label
+
+
+def _key(job: Job) -> str:
+    return f"{_label(job)}: {job[2]}"
 
 
 def jobs_of(suite: Suite, chosen: Iterable[str] | None = None, quick: bool = False) -> list[Job]:
@@ -115,8 +154,7 @@ def _served(waiting: queue.SimpleQueue, start: Callable, seconds: float) -> Refu
             worker.end()
             worker = None
         if reason:
-            suite, number, name = job
-            refused[suite.rows[number].label, name] = reason
+            refused[_label(job), job[2]] = reason
     if worker:
         worker.end()
     return refused

@@ -79,7 +79,9 @@ class RankWork:
         try:
             self.team.ask("make", self.name)
         except TeamFailed as error:
-            raise BaselineRefuses(str(error).splitlines()[0]) from None
+            if self.team.broken and self.name != TORCH:
+                raise
+            raise BaselineRefuses(first_line(error)) from None
 
     def capture(self, calls: int) -> Replay:
         """Return a sample: a call of the slowest rank, of so many in sequence or of more."""
@@ -103,14 +105,15 @@ class RankWork:
 class ParallelSuite(Suite):
     """Problems of ring_attention() and heads_attention(), which teams of processes run.
 
-    checks: small rows whose errors are recorded.  ranks: GPUs.  teams: those that run, ours first;
-    empty but during a run.
+    checks: small rows whose errors are recorded.  ranks: GPUs.  teams: those that run, ours first,
+    then PyTorch's; empty but during a run.  faults: why PyTorch's does not start.
     """
 
     rows: tuple[ParallelRow, ...]
     checks: tuple[ParallelRow, ...] = ()
     ranks: int = 2
     teams: list[RankTeam] = field(default_factory=list, compare=False)
+    faults: list[str] = field(default_factory=list, compare=False)
     needs = "2 GPUs"
 
     def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -148,7 +151,7 @@ class ParallelSuite(Suite):
                 f"the suite {self.name} needs {self.ranks} GPUs, here are {gpu_count()}: "
                 f"`attn-course bench {self.name} --recorded` shows the record"
             )
-        with self.started(self.candidates(chosen)):
+        with self.started():
             found = super().run(chosen, **how) | {"ranks": self.ranks}
             found |= self.teams[0].ask("facts")[0]
         return found if how.get("quick") else found | self.trials()
@@ -163,31 +166,61 @@ class ParallelSuite(Suite):
         }
 
     @contextmanager
-    def started(self, names: Sequence[str]):
-        """Start the teams that candidates need, for a block."""
-        kinds = [Ours, TorchPeer] if TORCH in names else [Ours]
+    def started(self):
+        """Start our team for a block, and end all of them after it."""
         try:
-            self.teams.extend(RankTeam(kind, self.ranks) for kind in kinds)
+            self.teams.append(RankTeam(Ours, self.ranks))
             yield
         finally:
             for team in self.teams:
                 team.end()
             self.teams.clear()
+            self.faults.clear()
+
+    def peers_team(self) -> RankTeam:
+        """Return PyTorch's team; start it, or another one in the place of one that is broken.
+
+        Raises:
+            BaselineRefuses: it does not start; this is tried once.
+        """
+        if len(self.teams) > 1 and self.teams[1].broken:
+            self.teams.pop().end()
+        if len(self.teams) == 1 and not self.faults:
+            try:
+                self.teams.append(RankTeam(TorchPeer, self.ranks))
+            except (BaselineRefuses, TeamFailed) as error:
+                self.faults.append(first_line(error))
+        if self.faults:
+            raise BaselineRefuses(self.faults[0])
+        return self.teams[1]
 
     def run_row(self, row: ParallelRow, names: Sequence[str], refused=None, **how) -> dict:
-        """Check and time one row; return its record."""
-        return super().run_row(row, names, refused, **{"clock": TeamClock(), **how})
+        """Check and time one row; return its record. Again without a peer that fails meanwhile.
+
+        Raises:
+            TeamFailed: a process of ours has failed.
+        """
+        how = {"clock": TeamClock(), **how}
+        try:
+            return super().run_row(row, names, refused, **how)
+        except TeamFailed as error:
+            if error.team in (None, self.teams[0]):
+                raise
+            error.team.broken = True  # in the midst of a row: its ranks may wait for each other
+            found = super().run_row(row, [n for n in names if n != TORCH], refused, **how)
+            return found | {"refused": found["refused"] | {TORCH: first_line(error)}}
 
     def benchmark(self, row: ParallelRow, names: Sequence[str]) -> dict:
         """Return the arguments of run_benchmark(): processes have made the inputs."""
-        team_of = {name: self.teams[name == TORCH] for name in names}
-        makers = {name: partial(RankWork, name, team_of[name], row) for name in names}
+        makers = {name: partial(RankWork, name, self.teams[0], row) for name in names}
         self.teams[0].ask("prepare", *row.arguments)
-        for team in self.teams[1:]:
+        if TORCH in names:
             try:
+                team = self.peers_team()
                 team.ask("prepare", *row.arguments)
+                makers[TORCH] = partial(RankWork, TORCH, team, row)
             except (BaselineRefuses, TeamFailed) as error:
-                makers[TORCH] = partial(refuse, str(error).splitlines()[0])
+                makers[TORCH] = partial(refuse, first_line(error))
         given = {"makers": makers, "inputs": [], "row_seconds": ROW_SECONDS}
         return given | {"expected": lambda: self.teams[0].ask("expected")[0]}
 
@@ -237,6 +270,11 @@ class ParallelSuite(Suite):
             "hidden": round((alone + travel - both) / travel, 4),
             "turns": turns,
         }
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, without the trace of its process."""
+    return str(error).partition("\n")[0]
 
 
 def problem_of(row: ParallelRow) -> Problem:

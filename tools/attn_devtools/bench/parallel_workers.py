@@ -7,6 +7,7 @@ torch.distributed; they are teams of their own, since a library's settings are t
 import gc
 import os
 import socket
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ from kernelscope import asnumpy
 from kernelscope.contest import GpuClock
 from kernelscope.errors import UserError
 from kernelscope.module import in_library
-from kernelscope.ranks import Rank, join_ranks
+from kernelscope.ranks import Rank, join_ranks, nccl_module
 
 from attn_course.ladder.methods import plan
 from attn_course.measure.benchmarks import Shape, float64_attention
@@ -38,12 +39,26 @@ LINK_BYTES = tuple(1 << power for power in (20, 23, 26, 28))  # each way
 
 
 class TeamFailed(UserError, RuntimeError):
-    """A process of a team has failed, ended or not answered; the message names it."""
+    """A process of a team has failed, ended or not answered; the message names it.
+
+    Attributes:
+        team: which one.
+    """
+
+    def __init__(self, message: str, team: "RankTeam | None" = None):
+        super().__init__(message)
+        self.team = team
 
 
 # -- the side that asks ----------------------------------------------------------------------------
 class RankTeam:
-    """A process for each rank; ``ask(name, ...)`` calls a method in all of them at once."""
+    """A process for each rank; ``ask(name, ...)`` calls a method in all of them at once.
+
+    Attributes:
+        broken: a process has ended or not answered: the team can do nothing more.
+    """
+
+    broken = False
 
     def __init__(self, kind: Callable, size: int, environment: dict[str, str] | None = None):
         self.kind, self.links, self.processes = kind.__name__, [], []
@@ -87,15 +102,17 @@ class RankTeam:
 
     def _answers(self, timeout_s: float) -> list:
         """Take the answers of all: one that is left would count for the next question."""
-        found, refused, failed = [], None, []
+        found, refused, failed, end = [], None, [], time.monotonic() + timeout_s
         for rank, link in enumerate(self.links):
             try:
-                if not link.poll(timeout_s):
+                if not link.poll(max(0.0, end - time.monotonic())):
                     failed.append(f"{self.kind} {rank}: no answer within {timeout_s:g} s")
+                    self.broken = True
                     continue
                 good, answer = link.recv()
             except (EOFError, OSError):
                 failed.append(f"{self.kind} {rank} has ended")
+                self.broken = True
                 continue
             if good is None:
                 refused = answer
@@ -103,7 +120,7 @@ class RankTeam:
                 failed.append(f"{self.kind} {rank}: {answer}")
             found.append(answer)
         if failed:
-            raise TeamFailed(failed[0])
+            raise TeamFailed(failed[0], self)
         if refused:
             raise BaselineRefuses(refused)
         return found
@@ -189,18 +206,24 @@ def sampled(out, at: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     bits = out.view(f"u{out.dtype.itemsize}")
     exponent = EXPONENTS[out.dtype.name]
     finite = not bool(((bits & exponent) == exponent).any())
-    heads = [asnumpy(bits[:, head][:, places]) for head in sampled_heads(out.shape[1])]
-    found = np.stack(heads, axis=1).view(out.dtype).astype(np.float32)
+    heads = [_head(out, head)[:, places] for head in sampled_heads(out.shape[1])]
+    found = np.stack(heads, axis=1).astype(np.float32)
     return at[places], found if finite else np.full_like(found, np.nan)
 
 
 def expected_rows(q, k, v, causal: bool) -> np.ndarray:
     """Return the sampled rows of sampled heads in float64, (B, heads, rows, d)."""
     rows, heads, group = sampled_rows(q.shape[2]), sampled_heads(q.shape[1]), len(q[0]) // len(k[0])
-    mine = np.stack([asnumpy(q[:, head])[:, rows] for head in heads], axis=1)
-    theirs = [np.stack([asnumpy(one[:, head // group]) for head in heads], 1) for one in (k, v)]
+    mine = np.stack([_head(q, head)[:, rows] for head in heads], axis=1)
+    theirs = [np.stack([_head(one, head // group) for head in heads], 1) for one in (k, v)]
     seen = np.arange(k.shape[2]) <= rows[:, None] if causal else True
     return float64_attention(mine, *theirs, bias=np.where(seen, 0.0, -np.inf))
+
+
+def _head(array, head: int) -> np.ndarray:
+    """Return a head of (B, H, n, d) on the host; by its bits, which CuPy copies of every dtype."""
+    bits = array.view(f"u{array.dtype.itemsize}")
+    return asnumpy(bits[:, head]).view(array.dtype)
 
 
 class Ours:
@@ -211,8 +234,6 @@ class Ours:
 
     def facts(self) -> dict:
         """Return the version of NCCL, and GB/s each way between neighbours by bytes."""
-        from cupy.cuda import nccl
-
         size, link = self.rank.size, []
         for count in LINK_BYTES:
             there, back = (self.rank.xp.zeros(count, np.uint8) for _ in range(2))
@@ -221,7 +242,7 @@ class Ours:
             call()
             times = [self._time_us(call, 10) for _ in range(5)]
             link.append({"bytes": count, "gb_s": round(count / np.median(times) / 1e3, 1)})
-        return {"nccl": nccl.get_version(), "link": link}
+        return {"nccl": nccl_module().get_version(), "link": link}
 
     def prepare(self, shape: Shape, causal: bool, dtype: str, kv_heads: int) -> None:
         """Make the inputs of a problem; all of the one before is gone."""
@@ -292,6 +313,8 @@ class TorchPeer:
         from torch.distributed.device_mesh import init_device_mesh
 
         self.size = int(os.environ["WORLD_SIZE"])
+        device = torch.device("cuda", self.number)
+        torch.distributed.init_process_group("nccl", device_id=device)  # without gloo's sockets
         self.mesh = init_device_mesh("cuda", (self.size,))
         self.open = ExitStack()
 

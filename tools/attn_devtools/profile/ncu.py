@@ -6,6 +6,7 @@
 import csv
 import io
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -28,7 +29,6 @@ from attn_course.measure.hardware.nsight import (
 )
 
 _NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
-_RETRIES = 8
 TOOLS = Path(__file__).resolve().parents[2]  # on the path of the process that ncu starts
 
 
@@ -100,7 +100,7 @@ def run_ncu(
     Metrics that this ncu does not know are left out. more: options of ncu besides.
     """
     ncu, metrics = required_ncu(), list(metrics)
-    for _ in range(_RETRIES):
+    while metrics:
         command = ncu_command(ncu, [launch.entry for launch in launches], metrics, program, more)
         done = subprocess.run(
             command,
@@ -115,6 +115,8 @@ def run_ncu(
         if not unknown:
             break
         metrics = [metric for metric in metrics if metric not in unknown]
+    if not metrics:
+        raise ProfilerError("this ncu knows none of the metrics that were asked for")
     if "ERR_NVGPUCTRPERM" in output:
         raise ProfilerError(
             "this GPU's driver lets only its administrator read hardware counters "
@@ -130,7 +132,8 @@ def run_ncu(
 def unknown_metrics(output: str, metrics: Sequence[str]) -> list[str]:
     """Metrics that ncu complains of not knowing."""
     complaint = re.compile(r"(failed to find|unknown|invalid|unsupported).*metric", re.IGNORECASE)
-    text = "\n".join(line for line in output.splitlines() if complaint.search(line))
+    lines = output.replace("\\", "").splitlines()  # a pattern escapes the dots of a name
+    text = "\n".join(line for line in lines if complaint.search(line))
     return [metric for metric in metrics if re.search(rf"(?<![\w.]){re.escape(metric)}", text)]
 
 
@@ -157,10 +160,12 @@ def _profile(row: dict[str, str]) -> Profile:
 
 
 def _number(text: str | None) -> float | None:
-    """'1,234' -> 1234; None for 'n/a' and the like. Whole numbers stay ints."""
+    """'1,234' -> 1234; None for 'n/a', 'nan' and the like. Whole numbers stay ints."""
     try:
         value = float((text or "").replace(",", ""))
     except ValueError:
+        return None
+    if not math.isfinite(value):
         return None
     return int(value) if value.is_integer() else value
 

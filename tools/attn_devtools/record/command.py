@@ -28,6 +28,7 @@ from attn_devtools.bench import SUITES, problems, simulator_speed
 from attn_devtools.bench.command import REPEATS
 from attn_devtools.bench.command import report as suite_report
 from attn_devtools.bench.compile_first import compile_first
+from attn_devtools.bench.parallel_workers import TORCH
 from attn_devtools.bench.peers import PEERS
 
 from . import schema
@@ -176,9 +177,10 @@ def execute(arguments) -> int:
         if names != ["tiles"]:
             raise InputError("--fit is for tiles alone: attn-course record tiles --fit")
         return fit(out)
-    if unknown := [peer for peer in arguments.without if peer not in PEERS]:
-        near = did_you_mean(unknown[0], PEERS)
-        raise InputError(f"no peer {unknown[0]!r}{near}; there are: {', '.join(PEERS)}")
+    known = (*PEERS, TORCH)
+    if unknown := [peer for peer in arguments.without if peer not in known]:
+        near = did_you_mean(unknown[0], known)
+        raise InputError(f"no peer {unknown[0]!r}{near}; there are: {', '.join(known)}")
     if arguments.compile_only:
         return compile_only(names, arguments.quick, arguments.without)
     require_writable(out)

@@ -1,7 +1,9 @@
 """The CuPy side of a RawModule: the `cupy.RawModule` behind it, and its options."""
 
+import os
 import re
 import tempfile
+import threading
 import zlib
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -119,7 +121,9 @@ class CupyModules:
         path = Path(_cubin_folder().name, f"{zlib.crc32(compiled.cubin):08x}_{len(compiled.cubin)}")
         path = path.with_suffix(".cubin")
         if not path.exists():
-            path.write_bytes(compiled.cubin)
+            part = path.with_suffix(f".{threading.get_ident()}")
+            part.write_bytes(compiled.cubin)
+            os.replace(part, path)  # another thread loads all of it or nothing
         return path
 
     def _from_file(self, path: Path):

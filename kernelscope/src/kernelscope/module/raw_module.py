@@ -308,8 +308,9 @@ class RawModule:
         if not isinstance(name, str):
             raise InputTypeError(f"name is {name!r}; it must be the name of a kernel, a string")
         if name not in self._kernels:
-            with call_budget():
-                self._kernels[name] = self._make_kernel(name)
+            with _MAKING, call_budget():
+                if name not in self._kernels:
+                    self._kernels[name] = self._make_kernel(name)
         return self._kernels[name]
 
     def _make_kernel(self, name: str) -> Kernel:

@@ -11,6 +11,6 @@ _NAMES = {
     "copies": "StreamMarks row_copy",
     "lines": "Hub RankLost",
     "links": "Loopback LinkError groupEnd groupStart",
-    "rank": "CHANNELS Rank join_ranks run_ranks",
+    "rank": "CHANNELS Rank join_ranks nccl_module run_ranks",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..errors import UserError
 
@@ -25,48 +26,101 @@ class RankLost(UserError, RuntimeError):
     """Another rank has failed, ended or not come; the message names it. Nothing can go on."""
 
 
+@dataclass
+class _Wait:
+    """What a rank waits for, and doing what; stuck: what all do, once none of them can go on."""
+
+    ready: Callable[[], object]
+    doing: str
+    stuck: str = ""
+
+
 class Hub:
     """Where values of all ranks meet, round after round.
 
     Attributes:
         size: ranks.
         failure: what has gone wrong first, in words; None.
+        changed: held while ranks that are threads look at what they share, notified of changes.
     """
 
     def __init__(self, size: int):
         self.size, self.failure = size, None
+        self.changed = threading.Condition()
         self._rounds: dict[int, dict[int, object]] = {}
-        self._changed = threading.Condition()
+        self._waiting: dict[int, _Wait] = {}  # by rank
         self._listeners: list[Callable[[str], object]] = []
 
-    def gather(self, rank: int, number: int, value, what: str, timeout_s: float) -> list:
-        """Give the value of a rank in a round; return those of all. Raises RankLost."""
-        with self._changed:
+    def gather(self, rank: int, number: int, value, what: str, timeout_s: float | None) -> list:
+        """Give the value of a rank in a round; return those of all.
+
+        timeout_s: None: without a limit.
+
+        Raises:
+            RankLost: a rank has failed, does not come, or is at something else.
+        """
+        with self.changed:
             values = self._rounds.setdefault(number, {})
-            values[rank] = value
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self.failure or len(values) == self.size, timeout_s)
+            values[rank] = value, what
+            self.changed.notify_all()
+            self.wait(rank, lambda: len(values) == self.size, f"is at {what}", timeout_s, False)
             if len(values) < self.size and not self.failure:
                 away = [str(one) for one in range(self.size) if one not in values]
                 who = f"rank {away[0]} has" if len(away) == 1 else f"ranks {', '.join(away)} have"
                 self.fail(f"{who} not come to {what} within {timeout_s:g} s")
+            places = [f"rank {one} is at {place}" for one, (_, place) in sorted(values.items())]
+            if len({place for _, place in values.values()}) > 1:
+                self.fail(f"{', '.join(places)}: all ranks make the same calls in the same order")
+                raise RankLost(self.failure)
             if len(values) < self.size:
                 raise RankLost(self.failure)
             self._rounds.pop(number - 2, None)  # all have left it: they are in the next one
-            return [values[one] for one in range(self.size)]
+            return [values[one][0] for one in range(self.size)]
+
+    def wait(self, rank: int, ready: Callable, doing: str, timeout_s=None, link=True) -> str:
+        """Wait until `ready()`, or until all ranks wait for what none of them will do.
+
+        Call it while `changed` is held.  link: of a send or a receive; other waits leave it to
+        these to say that all ranks wait.
+
+        Returns:
+            what all ranks do, where nothing can go on; else "".
+
+        Raises:
+            RankLost: a rank has failed, and this is of a link.
+        """
+        self._waiting[rank] = mine = _Wait(ready, f"rank {rank} {doing}")
+        waits = self._waiting.values()
+        if len(waits) == self.size and not any(one.ready() for one in waits):
+            said = ", ".join(one.doing for _, one in sorted(self._waiting.items()))
+            for one in waits:
+                one.stuck = said
+            self.changed.notify_all()
+        try:
+            self.changed.wait_for(
+                lambda: ready() or self.failure or (link and mine.stuck), timeout_s
+            )
+            if not link or ready():
+                return ""
+            if self.failure and not mine.stuck:
+                raise RankLost(self.failure)
+            return mine.stuck
+        finally:
+            del self._waiting[rank]
 
     def fail(self, reason: str) -> None:
         """Say that nothing can go on; the first reason counts."""
-        with self._changed:
-            if self.failure is None:
-                self.failure = reason
-                for tell in self._listeners:
-                    tell(reason)
-            self._changed.notify_all()
+        with self.changed:
+            if self.failure is not None:
+                return
+            self.failure, listeners = reason, list(self._listeners)
+            self.changed.notify_all()
+        for tell in listeners:  # what they end may need `changed` to end
+            tell(reason)
 
     def on_failure(self, tell: Callable[[str], object]) -> None:
         """Call `tell` with the reason once something fails."""
-        with self._changed:
+        with self.changed:
             self._listeners.append(tell)
             if self.failure is not None:
                 tell(self.failure)
@@ -83,10 +137,11 @@ class HubLine:
     def __init__(self, hub: Hub, rank: int):
         self.hub, self.rank, self.size, self._round = hub, rank, hub.size, 0
 
-    def gather(self, value, what: str, timeout_s: float = GATHER_S) -> list:
+    def gather(self, value, what: str, timeout_s: float | None = None) -> list:
         """Return the values that all ranks give in this round, by rank. Raises RankLost.
 
-        what: where a rank that does not come is missing.
+        what: where a rank that does not come is missing.  timeout_s: None: GATHER_S between
+        processes; threads wait without a limit, since none is lost unnoticed.
         """
         self._begin()
         return self.hub.gather(self.rank, self._round, value, what, timeout_s)
@@ -116,8 +171,9 @@ class FarLine(HubLine):
         self._wire.send({REACHED: rank, "name": name_of(rank)})
         self._wire.listen(self._take)
 
-    def gather(self, value, what: str, timeout_s: float = GATHER_S) -> list:
+    def gather(self, value, what: str, timeout_s: float | None = None) -> list:
         self._begin()
+        timeout_s = GATHER_S if timeout_s is None else timeout_s
         message = {"round": self._round, "value": value, "what": what, "timeout_s": timeout_s}
         self._wire.send(message)
         with self._changed:
@@ -160,6 +216,9 @@ class OwnLine(HubLine):
             place = f"{address[0]}:{address[1]}"
             raise RankLost(f"rank 0 cannot listen at {place}: {error.strerror}") from None
         threading.Thread(target=self._admit, daemon=True).start()
+
+    def gather(self, value, what: str, timeout_s: float | None = None) -> list:
+        return super().gather(value, what, GATHER_S if timeout_s is None else timeout_s)
 
     def close(self) -> None:
         """Send the answers of the last round, and end the lines."""

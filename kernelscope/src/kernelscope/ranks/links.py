@@ -2,21 +2,20 @@
 
 Loopback has the names and arguments of CuPy's NcclCommunicator: addresses, counts, a data type, a
 peer, a stream. As in NCCL a send alone waits for its receiver, so two ranks that send to each other
-hang unless both put send and receive into one group; here the hang ends with a message.
+hang unless both put send and receive into one group; here the hang ends with a message, as soon as
+all ranks wait. A rank that computes for long is waited for.
 """
 
 import ctypes
 import threading
-import time
 from collections import defaultdict
 from operator import itemgetter
 
 from ..errors import UserError
-from .lines import Hub, RankLost
+from .lines import Hub
 
 BYTE = 0  # NCCL's int8: arrays travel as bytes
 RECEIVE, SEND = 0, 1  # in which order a group waits
-WAIT_S = 20.0  # that a send or a receive of threads waits for its partner
 
 
 class LinkError(UserError, RuntimeError):
@@ -27,47 +26,35 @@ class Mail:
     """Messages between threads that are on their way."""
 
     def __init__(self, hub: Hub):
-        self._hub, self._changed = hub, threading.Condition()
+        self._hub = hub
         self._sent: dict[tuple[int, int], list] = defaultdict(list)  # (from, to) -> messages
-        hub.on_failure(lambda _: self.wake())
-
-    def wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
 
     def put(self, route: tuple[int, int], data: bytes) -> list:
         """Offer a message; it is [data] until it is taken, then []."""
         message = [data]
-        with self._changed:
+        with self._hub.changed:
             self._sent[route].append(message)
-            self._changed.notify_all()
+            self._hub.changed.notify_all()
         return message
 
     def take(self, route: tuple[int, int]) -> bytes:
         """Wait for the next message of a route and return it."""
-        with self._changed:
-            self._wait(lambda: self._sent[route], f"rank {route[1]} receives from", route[0])
+        with self._hub.changed:
+            self._wait(route[1], lambda: self._sent[route], f"receives from rank {route[0]}")
             data = self._sent[route].pop(0).pop()
-            self._changed.notify_all()
+            self._hub.changed.notify_all()
             return data
 
     def wait_taken(self, message: list, route: tuple[int, int]) -> None:
-        with self._changed:
-            self._wait(lambda: not message, f"rank {route[0]} sends to", route[1])
+        with self._hub.changed:
+            self._wait(route[0], lambda: not message, f"sends to rank {route[1]}")
 
-    def _wait(self, ready, doing: str, peer: int) -> None:
-        end = time.monotonic() + WAIT_S
-        while not ready() and self._hub.failure is None and time.monotonic() < end:
-            self._changed.wait(0.5)
-        if ready():
-            return
-        if self._hub.failure is not None:
-            raise RankLost(self._hub.failure)
-        raise LinkError(
-            f"{doing} rank {peer}, which does not do its part within {WAIT_S:g} s: where ranks "
-            "send to each other, each puts its send and its receive between groupStart() and "
-            "groupEnd()"
-        )
+    def _wait(self, rank: int, ready, doing: str) -> None:
+        if stuck := self._hub.wait(rank, ready, doing):
+            raise LinkError(
+                f"{stuck}: nothing can go on. Each send needs a receive; where ranks send to each "
+                "other, each puts its send and its receive between groupStart() and groupEnd()"
+            )
 
 
 class Loopback:
@@ -111,30 +98,35 @@ class Loopback:
     destroy = abort
 
 
-_group = threading.local()  # of this thread: what waits for groupEnd()
+_group = threading.local()  # of this thread: what waits for groupEnd(), and how many are open
 
 
 def groupStart() -> None:
-    """Begin a group: its sends and receives start together at groupEnd()."""
-    _group.waiting = []
+    """Begin a group: its sends and receives start together at groupEnd(), the outermost one's."""
+    if not getattr(_group, "depth", 0):
+        _group.depth, _group.waiting = 0, []
+    _group.depth += 1
 
 
 def groupEnd() -> None:
     """Start all of the group and wait for it: for receives first, sends wait for those of others.
 
     Raises:
-        LinkError, RankLost.
+        LinkError: no group is open; NCCL calls this an invalid usage.  LinkError, RankLost.
     """
-    waiting, _group.waiting = _group.waiting, None
-    started = [(kind, start()) for kind, start in waiting]
+    if not getattr(_group, "depth", 0):
+        raise LinkError("groupEnd() without groupStart()")
+    _group.depth -= 1
+    if _group.depth:
+        return
+    started = [(kind, start()) for kind, start in _group.waiting]
     for _, finish in sorted(started, key=itemgetter(0)):
         finish()
 
 
 def _now_or_in_group(kind: int, start) -> None:
     """Start and finish now, or leave that to groupEnd()."""
-    waiting = getattr(_group, "waiting", None)
-    if waiting is None:
-        start()()
+    if getattr(_group, "depth", 0):
+        _group.waiting.append((kind, start))
     else:
-        waiting.append((kind, start))
+        start()()

@@ -46,9 +46,10 @@ class Rank:
         self._lock = threading.RLock()
         self._group = links
         if backend == "gpu":
-            from cupy.cuda import Stream, nccl
+            from cupy.cuda import Stream
 
-            self.stream, self._group = Stream(non_blocking=True, priority=PRIORITY), nccl
+            self.stream = Stream(non_blocking=True, priority=PRIORITY)
+            self._group = nccl_module()
         line.hub.on_failure(lambda _: self._abort())
 
     def gather(self, value, what: str) -> list:
@@ -96,18 +97,23 @@ class Rank:
             with self._lock:
                 self._check()
                 self._exchange(sends, receives)
+        except links.LinkError:
+            raise
         except Exception:
             self._check()  # of an exchange that has been aborted NCCL says only that it has failed
             raise
 
     def _exchange(self, sends: Iterable, receives: Iterable) -> None:
         stream = self.stream.ptr if self.stream is not None else 0
+        send, receive = self._communicator.send, self._communicator.recv
+        moves = [(send, *_memory(array), peer) for array, peer in sends]
+        moves += [(receive, *_memory(array), peer) for array, peer in receives]
         self._group.groupStart()
-        for array, peer in sends:
-            self._communicator.send(*_memory(array), links.BYTE, peer, stream)
-        for array, peer in receives:
-            self._communicator.recv(*_memory(array), links.BYTE, peer, stream)
-        self._group.groupEnd()
+        try:
+            for move, address, count, peer in moves:
+                move(address, count, links.BYTE, peer, stream)
+        finally:
+            self._group.groupEnd()  # a group that stays open would swallow the next exchange
 
     def exchange_in_turn(self, sends: Iterable, receives: Iterable) -> None:
         """The same, after what CuPy's current stream does now and before what it does next."""
@@ -154,7 +160,9 @@ class Rank:
     def __exit__(self, kind, error, _traceback) -> None:
         if error is None:
             self.close()
-        elif not isinstance(error, RankLost):
+        elif isinstance(error, RankLost):
+            self._abort()  # unless another thread does: then wait for it
+        else:
             self._line.fail(f"{name_of(self.rank)}: {kind.__name__}: {error}")
 
     def _check(self) -> None:
@@ -237,19 +245,28 @@ def join_ranks(backend: str | None = None) -> Rank:
     if backend == "simulator":
         return Rank(line, backend, links.Loopback(links.Mail(line.hub), 0))
     import cupy
-    from cupy.cuda import nccl
 
     if local >= gpu_count():
         line.fail(f"{name_of(rank)}: LOCAL_RANK is {local}, and there are {gpu_count()} GPUs")
         raise BackendError(line.hub.failure)
+    try:
+        nccl = nccl_module()
+    except BackendError as error:
+        line.fail(f"{name_of(rank)}: {error}")
+        raise
     cupy.cuda.Device(local).use()
     os.environ.setdefault(CHANNELS, MOST_CHANNELS)
-    number = nccl.get_unique_id() if rank == 0 else ()
-    number = tuple(line.gather(list(number), FIRST)[0])
+    number = unique_id(line, nccl)
     started = _end_unless_started(line)
     communicator = nccl.NcclCommunicator(size, number, rank)
     started.set()
     return Rank(line, backend, communicator)
+
+
+def unique_id(line: HubLine, nccl) -> bytes:
+    """Return rank 0's id of a communicator on all ranks; it travels as JSON's integers."""
+    own = nccl.get_unique_id() if line.rank == 0 else b""
+    return bytes(line.gather(list(own), FIRST)[0])
 
 
 def _end_unless_started(line: HubLine) -> threading.Event:
@@ -295,12 +312,20 @@ def _communicators(hub: Hub, size: int, backend: str) -> Sequence:
     if backend == "simulator":
         mail = links.Mail(hub)
         return [links.Loopback(mail, number) for number in range(size)]
-    from cupy.cuda import nccl
-
     if size > gpu_count():
         raise BackendError(f"{size} ranks need a GPU each, and there are {gpu_count()}")
     os.environ.setdefault(CHANNELS, MOST_CHANNELS)
-    return nccl.NcclCommunicator.initAll(size)
+    return nccl_module().NcclCommunicator.initAll(size)
+
+
+def nccl_module():
+    """Return CuPy's module for NCCL. Raises BackendError where the library is not installed."""
+    from cupy.cuda import nccl, runtime
+
+    if not nccl.available:
+        package = f"nvidia-nccl-cu{runtime.runtimeGetVersion() // 1000}"
+        raise BackendError(f"CuPy finds no NCCL, by which GPUs exchange: pip install {package}")
+    return nccl
 
 
 def _memory(array) -> tuple[int, int]:
