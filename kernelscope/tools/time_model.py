@@ -4,10 +4,11 @@
         [--fitted ROWS.json] [--gpu h200]
 
 The files of times have the median of each kernel at each shape, and what Nsight Compute says: of
-held_out, which the model's rules were changed for, and of held_out_second, which is measured before
-anything predicts it. The record gets every kernel at every shape with its measured and its
+held_out, which the model's rules were changed for, and of held_out_second, which was measured
+before anything predicted it. The record gets every kernel at every shape with its measured and its
 predicted time, the errors, and how often the limit is the one that Nsight Compute's counters show;
-docs/time.md has its tables.
+docs/time.md has its tables. A record that has a judgement of the second set keeps it: that one was
+made before anybody looked, and the new one stands beside it as `corrected`.
 --fitted has rows of the launches that the constants were fitted to, which stand apart.
 """
 
@@ -30,7 +31,11 @@ from held_out_set import FOLDERS, HeldOut, held_out  # noqa: E402 - beside the t
 
 BLOCKS = 64  # of a grid that are run, as `kernelscope predict` does
 STAMP = ("gpu", "driver", "cuda", "date", "commit")
-SETS = {"second": "held out", "first": "looked at"}  # part of the record -> its name there
+SETS = {  # part of the record -> its name there
+    "second": "held out",
+    "corrected": "the same, with rules corrected after that",
+    "first": "looked at",
+}
 _OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
 NCU_UNITS = {  # unit -> metrics of ncu; the unit is as busy as the one that is highest
     unit: tuple(name + _OF_PEAK for name in names.split())
@@ -171,20 +176,30 @@ def judgement(times: dict, rows: list[dict]) -> dict:
 
 
 def record_of(parts: dict[str, dict], fitted: list[dict], fitted_as: str) -> dict:
-    """Return the record of the judgement: the first set's part, with the second's inside.
+    """Return the record of the judgement: the first set's part, with the others inside.
 
     parts: by their names in SETS; fitted: rows of the launches that the constants were fitted to;
     fitted_as: what they are called.
     """
     fits = {"fitted_as": fitted_as, "fitted_summary": summary(fitted)} if fitted else {}
     fits |= {"fitted": worst_first(fitted)} if fitted else {}
-    second = {"second": parts["second"]} if "second" in parts else {}
-    return {"kind": "time_model", "blocks": BLOCKS} | parts["first"] | second | fits
+    inside = {name: part for name, part in parts.items() if name != "first"}
+    return {"kind": "time_model", "blocks": BLOCKS} | parts["first"] | inside | fits
 
 
 def parts_of(record: dict) -> dict[str, dict]:
     """Return the parts of a record by their names in SETS."""
-    return ({"second": record["second"]} if "second" in record else {}) | {"first": record}
+    return {name: record[name] for name in SETS if name in record} | {"first": record}
+
+
+def with_earlier(parts: dict[str, dict], record: dict) -> dict[str, dict]:
+    """Return the parts of a new record. record: that before it, whose judgement of the second set
+    stays, and with it the new one as "corrected".
+    """
+    if "second" not in record:
+        return parts
+    corrected = parts.get("second", record.get("corrected"))
+    return parts | {"second": record["second"]} | ({"corrected": corrected} if corrected else {})
 
 
 def worst_first(rows: list[dict]) -> list[dict]:
@@ -226,7 +241,7 @@ def _errors(name: str, one: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("record", type=Path)
-    for part in SETS:
+    for part in ("first", "second"):
         parser.add_argument(f"--{part}", type=Path, required=part == "first")
     parser.add_argument("--fitted", type=Path)
     parser.add_argument("--fitted-as", default="fitted", help="what their rows are called")
@@ -234,12 +249,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     parts = {}
-    for part in SETS:
+    for part in ("first", "second"):
         if path := getattr(arguments, part):
             times = json.loads(path.read_text())
             parts[part] = judgement(times, judged(times, arguments.gpu, arguments.workers))
     fitted = json.loads(arguments.fitted.read_text()) if arguments.fitted else []
-    record = record_of(parts, fitted, arguments.fitted_as)
+    before = json.loads(arguments.record.read_text()) if arguments.record.exists() else {}
+    record = record_of(with_earlier(parts, before), fitted, arguments.fitted_as)
     arguments.record.write_text(json.dumps(record, indent=1) + "\n")
     print(markdown(record))
 

@@ -89,7 +89,8 @@ def profiled(cases: Sequence[HeldOut], metrics: Sequence[str]) -> list[dict[str,
     launches = [Geometry(c.name, three(c.grid), three(c.block)) for c in cases]
     program = [sys.executable, "-m", "attn_devtools.held_out_times", cases[0].folder, "-"]
     program += ["--launch", *(case.label for case in cases)]
-    return [found.metrics for found in run_ncu(program, launches, metrics, OPTIONS)]
+    found = run_ncu(program, launches, metrics, OPTIONS)
+    return [{name: one.metrics[name] for name in metrics if name in one.metrics} for one in found]
 
 
 def three(extents: tuple[int, ...]) -> tuple[int, int, int]:
@@ -159,8 +160,7 @@ def measurable(cases: Sequence[HeldOut], metrics: Sequence[str]) -> list[str]:
 def _measurable(cases: Sequence[HeldOut], metrics: Sequence[str]) -> list[str]:
     """... where some may make ncu fail without its naming them: half of them at a time."""
     try:
-        found = profiled(cases, metrics)[0]
-        return [metric for metric in metrics if metric in found]  # ncu shows more than is asked
+        return [*profiled(cases, metrics)[0]]
     except ProfilerError as error:
         if len(metrics) == 1:
             print(metrics[0], error)

@@ -62,7 +62,7 @@ def test_streams_of_blocks_are_apart():
         streams.begin()
         streams.add(7, np.arange(0, 128, 4, dtype=np.uint64))
         streams.add(8, np.arange(0, 128, 4, dtype=np.uint64))
-    assert streams.misses(lines=100) == {7: (4.0, 1.0), 8: (0.0, 0.0)}
+    assert streams.misses(lines=100, resident=1) == {7: (4.0, 1.0), 8: (0.0, 0.0)}
 
 
 def test_own_stores_are_not_read_from_dram():
@@ -79,35 +79,63 @@ def test_half_of_the_requests_wait():
     streams.begin()
     for first in (0, 0, 128, 0):
         streams.add(7, np.arange(first, first + 128, 4, dtype=np.uint64))
-    assert streams.misses(lines=100) == {7: (8.0, 0.5)}
+    assert streams.misses(lines=100, resident=1) == {7: (8.0, 0.5)}
 
 
-def test_the_hottest_line():
+def test_blocks_side_by_side_share_what_they_load():
+    """Both read one line of weights and 32 of their own: one of them waits for the weights."""
+    streams = SectorStreams()
+    for block in range(2):
+        streams.begin()
+        streams.add(1, np.arange(0, 128, 4, dtype=np.uint64))
+        for line in range(32):
+            first = 4096 + (32 * block + line) * 128
+            streams.add(2, np.arange(first, first + 128, 4, dtype=np.uint64))
+    assert streams.misses(100, resident=1) == {1: (4.0, 1.0), 2: (128.0, 1.0)}
+    assert streams.misses(100, resident=2) == {1: (2.0, 0.5), 2: (128.0, 1.0)}
+
+
+def test_blocks_side_by_side_push_each_other_out():
+    """Each reads its 32 lines twice: a cache of 40 lines has room for one of them."""
+    streams = SectorStreams()
+    for block in range(2):
+        streams.begin()
+        for line in 2 * [*range(32)]:
+            streams.add(1, np.arange(32, dtype=np.uint64) * 4 + 128 * (32 * block + line))
+    assert streams.misses(40, resident=1)[1] == (128.0, 0.5)
+    assert streams.misses(40, resident=2)[1] == (256.0, 1.0)
+    assert streams.misses(80, resident=4)[1] == (256.0, 1.0)  # as if there were two more
+    assert streams.misses(160, resident=4)[1] == (128.0, 0.5)
+
+
+def test_atomics_on_one_address_follow_each_other():
     """A warp has an operation for a sector, and for each lane on one address; they add up."""
     hot = HotLines(1.0, 0.0)
     lanes = np.arange(64)
-    hot.add(lanes, np.where(lanes < 32, 0, 4 * lanes).astype(np.uint64), 64)
+    hot.add(lanes, np.where(lanes < 32, 0, 4 * lanes).astype(np.uint64), 64, floats=False)
     assert hot.most(10.0) == 32  # of one block: the others have their own
     hot.first_block = 1
-    hot.add(lanes, np.zeros(64, np.uint64), 64)
+    hot.add(lanes, np.zeros(64, np.uint64), 64, floats=False)
     assert hot.most(10.0) == 10 * 96
 
 
-def test_sectors_of_the_hottest_line():
-    """32 neighbours are four operations, 8 words of 8 sectors in two lines four for each line."""
-    hot, lanes = HotLines(1.0, 0.0), np.arange(32)
-    hot.add(lanes, (4 * lanes).astype(np.uint64), 32)
-    assert hot.most(1.0) == 4
-    hot.add(lanes[:8], (256 + 32 * lanes[:8]).astype(np.uint64), 32)
-    assert hot.most(1.0) == 4
+def test_lines_go_to_two_slices_by_turns():
+    """Eight lines, each of four sectors, are sixteen operations of each slice."""
+    hot, lanes = HotLines(1.0, 0.0), np.arange(256)
+    hot.add(lanes, (4 * lanes).astype(np.uint64), 256, floats=False)
+    assert hot.most(1.0) == 16
+    hot.add(lanes, (1024 + 4 * lanes).astype(np.uint64), 256, floats=False)
+    assert hot.most(1.0) == 16
 
 
-def test_a_warp_on_several_sectors_takes_the_time_of_a_line():
-    """One sector of the line, two of it, then all four."""
-    hot, lanes = HotLines(2.0, 6.0), np.arange(32)
-    hot.add(lanes[:8], (4 * lanes[:8]).astype(np.uint64), 32)
-    assert hot.most(1.0) == 2.0
-    hot.add(lanes[:16], (4 * lanes[:16]).astype(np.uint64), 32)
-    assert hot.most(1.0) == 2.0 + 6.0
-    hot.add(lanes, (4 * lanes).astype(np.uint64), 32)
-    assert hot.most(1.0) == 2.0 + 6.0 + 8.0
+def test_sums_of_floats_wait_for_each_other_on_a_sector():
+    """Eight words of one sector, four lanes on each, then every word of a line."""
+    hot, lanes = HotLines(1.0, 3.0), np.arange(32)
+    hot.add(lanes, (4 * (lanes % 8)).astype(np.uint64), 32, floats=True)
+    assert hot.most(1.0) == 4 * 3
+    integers = HotLines(1.0, 3.0)
+    integers.add(lanes, (4 * (lanes % 8)).astype(np.uint64), 32, floats=False)
+    assert integers.most(1.0) == 4
+    line = HotLines(1.0, 3.0)
+    line.add(lanes, (4 * lanes).astype(np.uint64), 32, floats=True)
+    assert line.most(1.0) == 4  # four sectors, side by side

@@ -12,10 +12,10 @@ def code(name, operands="", stall=1, sets=NO_SCOREBOARD, waits=0, line=1):
 @pytest.mark.parametrize(
     ("operands", "again"),
     [
-        ("R0, R2, R3, R5", 1),  # R3 and R5 are of one bank
-        ("R0, R2, R3, R0", 1),
-        ("R0, R3, R5, R7", 2),
-        ("R0, R2, 0.5, R3", 0),
+        ("R0, R2, R3, R5", 0),  # R3 and R5 are of one bank, which gives two a clock
+        ("R0, R2, R4, R6", 1),
+        ("R0, R3, R5, R7", 1),
+        ("R0, R2, 0.5, R4", 0),
         ("R0, R2, UR4, R3", 0),
     ],
 )
@@ -26,9 +26,12 @@ def test_operands_of_one_bank_take_longer(operands, again):
 
 
 def test_a_reused_operand_is_not_read_again():
-    first, second = code("FFMA", "R0, R2.reuse, R3, R4"), code("FFMA", "R1, R2, R5, R6")
+    first, second = code("FFMA", "R0, R2.reuse, R4, R6"), code("FFMA", "R1, R2, R8, R10")
     _count_bank_conflicts([first, second])
     assert (first.again, second.again) == (1, 0)
+    second.operands = "R1, R12, R8, R10"
+    _count_bank_conflicts([first, second])
+    assert (first.again, second.again) == (1, 1)
 
 
 def test_requests_of_a_warp_queue():

@@ -505,7 +505,9 @@ class TimeModelPart(TypedDict):
 
 
 class TimeModelRecord(RecordStamp):
-    """The first set, for which the model was changed; second: measured before any prediction."""
+    """The first set, for which the model was changed; second: measured before any prediction;
+    corrected: with rules that were changed after that.
+    """
 
     blocks: Natural
     how: str
@@ -514,6 +516,7 @@ class TimeModelRecord(RecordStamp):
     rows: list[PredictedTime]
     left_out: NotRequired[list[str]]  # labels that this judgement did not predict
     second: NotRequired[TimeModelPart]
+    corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]

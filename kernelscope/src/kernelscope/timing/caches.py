@@ -13,6 +13,7 @@ import numpy as np
 LINE_SECTORS, SECTOR_BYTES = 4, 32
 MOST_SECTORS = 1 << 20  # of a launch's sequences
 MOST_PARTS = 256  # until they are merged
+SLICED_LINES = 8  # of two slices of L2, by turns
 
 
 class SectorStreams:
@@ -35,7 +36,7 @@ class SectorStreams:
     def add(self, key: int, address: np.ndarray) -> None:
         """Loads of the block that has begun; address: (lanes,) uint64, one instruction's."""
         if self.left > 0 and address.size:
-            sectors = np.unique((address >> np.uint64(5)).astype(np.int64))
+            sectors = sectors_of(address)
             self.left -= sectors.size
             self.streams[-1].append((key, sectors))
             new = set(sectors.tolist()) - self._known
@@ -46,7 +47,7 @@ class SectorStreams:
     def store(self, address: np.ndarray) -> None:
         """Stores of the block that has begun."""
         if self.left > 0 and address.size:
-            sectors = np.unique((address >> np.uint64(5)).astype(np.int64))
+            sectors = sectors_of(address)
             self.left -= sectors.size
             self.stored.update(sectors.tolist())
 
@@ -55,18 +56,25 @@ class SectorStreams:
         """Share of the sectors loaded that the block itself has stored to before."""
         return self.own / self.loaded if self.loaded else 0.0
 
-    def misses(self, lines: int) -> dict[int, tuple[float, float]]:
+    def misses(self, lines: int, resident: int) -> dict[int, tuple[float, float]]:
         """Return instruction key -> of a block, (sectors that a cache of so many lines lacks,
-        share of the requests that lack any).
+        share of the requests that lack any). resident: blocks that share the cache, side by side.
         """
         lacking_of: defaultdict[int, list[int]] = defaultdict(list)
         streams = [stream for stream in self.streams if stream]
-        for stream in streams:
-            sectors = np.concatenate([part for _, part in stream])
-            starts = np.cumsum([0, *(part.size for _, part in stream[:-1])])
-            lacking = np.add.reduceat(~hits(sectors, lines), starts)
-            for (key, _), count in zip(stream, lacking, strict=True):
-                lacking_of[key].append(int(count))
+        for first in range(0, len(streams), resident):
+            together = streams[first : first + resident]
+            parts = [part for stream in together for _, part in stream]
+            sizes = np.array([part.size for part in parts])
+            when = np.concatenate([np.linspace(0, 1, len(one), endpoint=False) for one in together])
+            order = np.argsort(np.repeat(when, sizes), kind="stable")
+            sectors = np.concatenate(parts)
+            absent = np.empty(sectors.size, bool)
+            absent[order] = ~hits(sectors[order], max(1, lines * len(together) // resident))
+            counts = np.add.reduceat(absent, np.cumsum(sizes) - sizes)
+            keys = [key for stream in together for key, _ in stream]
+            for key, count in zip(keys, counts.tolist(), strict=True):
+                lacking_of[key].append(count)
         return {
             key: (sum(counts) / len(streams), float(np.mean(np.array(counts) > 0)))
             for key, counts in lacking_of.items()
@@ -74,19 +82,19 @@ class SectorStreams:
 
 
 class HotLines:
-    """The lines of L2 on which atomics of a launch meet. first_block: number of the chunk's first.
+    """Atomics of a launch that meet in L2. first_block: number of the chunk's first.
 
-    L2 does what warps ask of a line one after another: an operation for every sector, more where
-    lanes want one address. operation_ns: of one; line_ns: of a warp on several sectors of a line,
-    at least.
+    What warps ask of a sector is done one after another: an operation, or more where lanes want one
+    address. The lines of a stretch of memory go to two slices of L2 by turns, and a slice takes
+    operation_ns for an operation; sums of floats on one sector wait float_ns for the one before.
     """
 
-    def __init__(self, operation_ns: float, line_ns: float):
-        self.operation_ns, self.line_ns = operation_ns, line_ns
+    def __init__(self, operation_ns: float, float_ns: float):
+        self.operation_ns, self.float_ns = operation_ns, float_ns
         self.first_block = 0
-        self._parts: list[np.ndarray] = []  # (line, nanoseconds, first block, last block) each
+        self._parts: list[np.ndarray] = []  # (sector, operations, of floats, first, last block)
 
-    def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int) -> None:
+    def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int, floats: bool) -> None:
         """Atomics of one instruction. lanes: (lanes,) of the chunk; address: of each."""
         address, warp = address.astype(np.int64), lanes.astype(np.int64) // 32
         order = np.lexsort((address, warp))
@@ -96,35 +104,43 @@ class HotLines:
         sector, warp = address[first] // SECTOR_BYTES, warp[first]
         first = starts_of(sector, warp)
         operations = np.maximum.reduceat(meeting, first)
-        line, warp = sector[first] // LINE_SECTORS, warp[first]
-        first = starts_of(line, warp)
-        several = np.diff(first, append=operations.size) > 1
-        spent = self.operation_ns * np.add.reduceat(operations, first)
-        spent = np.where(several, np.maximum(spent, self.line_ns), spent)
         block = self.first_block + 32 * warp[first] // block_lanes
-        self._parts.append(np.stack([line[first], spent, block, block]))
+        self._parts.append(np.stack([sector[first], operations, operations * floats, block, block]))
         if len(self._parts) > MOST_PARTS:
             self._parts = [self._merged()]
 
     def _merged(self) -> np.ndarray:
-        line, spent, first, last = np.concatenate(self._parts, axis=1)
-        order = np.argsort(line, kind="stable")
-        start = starts_of(line[order])
+        sector, *sums, first, last = np.concatenate(self._parts, axis=1)
+        order = np.argsort(sector, kind="stable")
+        start = starts_of(sector[order])
         return np.stack(
             [
-                line[order][start],
-                np.add.reduceat(spent[order], start),
+                sector[order][start],
+                *(np.add.reduceat(one[order], start) for one in sums),
                 np.minimum.reduceat(first[order], start),
                 np.maximum.reduceat(last[order], start),
             ]
         )
 
     def most(self, scale: float) -> float:
-        """Return the nanoseconds of the hottest line. scale: of those that blocks share, to all."""
+        """Return the nanoseconds of the hottest ones. scale: of those that blocks share, to all."""
         if not self._parts:
             return 0.0
-        _, spent, first, last = self._merged()
-        return float((spent * np.where(first != last, scale, 1.0)).max())
+        sector, operations, of_floats, first, last = self._merged()
+        times = np.where(first != last, scale, 1.0)
+        line = sector // LINE_SECTORS
+        stretch = (line - line.min()) // SLICED_LINES
+        slices, at = np.unique(2 * stretch + line % 2, return_inverse=True)
+        of_slice = np.bincount(at, times * operations, len(slices))
+        in_turn = times * (self.operation_ns * operations)
+        in_turn = np.where(of_floats > 0, times * (self.float_ns * of_floats), in_turn)
+        return float(max(self.operation_ns * of_slice.max(), in_turn.max()))
+
+
+def sectors_of(address: np.ndarray) -> np.ndarray:
+    """Return the distinct sectors, ascending, of (lanes,) uint64 addresses."""
+    sectors = np.sort((address >> np.uint64(5)).astype(np.int64))
+    return sectors[starts_of(sectors)]
 
 
 def starts_of(*sorted_keys: np.ndarray) -> np.ndarray:

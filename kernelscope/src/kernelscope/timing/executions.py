@@ -9,6 +9,7 @@ that have none of these are joined by integer products, or else by all arithmeti
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -34,6 +35,7 @@ _FLOW_WEIGHT, _LENGTH_WEIGHT = 0.5, 1e-3
 _PASSES, _SETTLED = 5, 1e-4
 _PATIENCE = 3
 MOST_UNKNOWNS = 600
+MOST_PIVOTS = 60  # exchanges of sides; where rounding keeps variables changing, no more helps
 MOST_SUSPECTS = 12
 _NO_WORK = frozenset(  # neither in PTX nor in machine code: the two need not have as many
     "mov cvta ld st pragma bra brx ret exit bar barrier NOP MOV BRA BRX EXIT BAR BSSY BSYNC".split()
@@ -60,7 +62,7 @@ class PtxCounts:
     l1_missing: float = 1.0
     l1_waiting: float = 1.0
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """As of KINDS; "" where machine code has no single instruction for it."""
         parts = self.instruction.opcode.split(".")
@@ -319,7 +321,7 @@ def nonnegative(
     positive = np.ones(count, bool) if positive is None else positive.copy()
     fewest, patience = count + 1, _PATIENCE
     x = np.zeros(count)
-    for _ in range(20 * count):
+    for _ in range(MOST_PIVOTS):
         x[:] = 0
         at = np.flatnonzero(positive)
         x[at] = np.linalg.solve(square[np.ix_(at, at)], linear[at])

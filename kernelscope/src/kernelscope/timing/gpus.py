@@ -78,11 +78,8 @@ class GpuConstants:
 
     @property
     def cluster_clocks(self) -> float:
-        """A barrier of a cluster whose blocks meet at once: the latency between SMs that Luo et
-        al. measured on an H800, "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
-        Microbenchmarking" (2024).
-        """
-        return 180.0
+        """A barrier of a cluster of four blocks of a warp that meet at once, on an H200."""
+        return 341.0
 
     def bytes_per_clock(self, gbps: float) -> float:
         """A bandwidth of all SMs together, GB/s, as bytes a clock and SM."""

@@ -59,7 +59,7 @@ class Code:
     frees: int
     waits: int
     target: str
-    again: int = 0  # clocks more until its registers are read: two of one bank
+    again: int = 0  # clocks more until its registers are read: three of one bank
 
     @property
     def issue(self) -> int:
@@ -224,7 +224,9 @@ def _segments(code: list[Code], labels: dict[str, int]) -> list[Segment]:
 
 
 def _count_bank_conflicts(code: list[Code]) -> None:
-    """Set `again`. Even and odd registers are banks that give one register a clock.
+    """Set `again`: three operands of one bank take a clock more. Even and odd registers are two
+    banks that give two registers a clock (Jia, Maggioni, Staiger and Scarpazza, "Dissecting the
+    NVIDIA Volta GPU architecture via microbenchmarking", 2018).
 
     `.reuse` keeps an operand for the next instruction that has the register in the same place.
     """
@@ -241,7 +243,7 @@ def _count_bank_conflicts(code: list[Code]) -> None:
                 read[int(register[1]) % 2] += 1
             if register[2]:
                 found[place] = register[1]
-        kept, one.again = found, max(0, max(read) - 1)
+        kept, one.again = found, max(0, max(read) - 2)
 
 
 def _reachable(segments: list[Segment]) -> list[Segment]:

@@ -133,20 +133,22 @@ class _Probes:
         threads = 256
         blocks = count // (4 * threads)
         copied = self.microseconds(lambda: self.launch("copy", blocks, threads, first, second))
-        read = self._read_gbps(first, again=False)
-        near = self._read_gbps(first, again=True)
-        return {
-            "dram_gbps": 2e-3 * LARGE_BYTES / copied,
-            "l2_gbps": near,
-            "read_gbps": read,
-        }
+        steps = count // (8 * self.sms * 4 * threads)  # a large array once, or as often a window
+        once = self._read_gbps(first, (8, threads), steps, 1 << 31, 4 * threads * steps)
+        part = WINDOW_BYTES // 16 // self.sms  # of all windows, for an SM
+        near = max(
+            self._read_gbps(first, (2, 1024), steps, part // 2, part // 2),
+            self._read_gbps(first, (8, 256), steps, part // 8, part // 8),
+        )
+        return {"dram_gbps": 2e-3 * LARGE_BYTES / copied, "l2_gbps": near, "read_gbps": once}
 
-    def _read_gbps(self, data, again: bool) -> float:
-        """Bandwidth of reading past L1: a large array once, or 16 KiB of each block `again`."""
-        blocks, threads = 8 * self.sms, 256
-        steps = (LARGE_BYTES // 16) // (4 * threads * blocks)  # a large array once
-        window, apart = (4 * threads,) * 2 if again else (1 << 31, 4 * threads * steps)
-        numbers = self.cupy.uint32(window), self.cupy.uint32(apart), self.cupy.int32(steps)
+    def _read_gbps(
+        self, data, of_sm: tuple[int, int], steps: int, window: int, apart: int
+    ) -> float:
+        """Bandwidth of reading past L1. of_sm: (blocks of each SM, threads); apart: see `read`."""
+        (blocks, threads), cupy = of_sm, self.cupy
+        blocks *= self.sms
+        numbers = cupy.uint32(window), cupy.uint32(apart), cupy.int32(steps)
         taken = self.microseconds(
             lambda: self.launch("read", blocks, threads, data, self.out, *numbers)
         )

@@ -12,6 +12,7 @@ import numpy as np
 from .gpus import GpuConstants
 from .work import OF_SCHEDULER, SCHEDULERS, UNITS, LaunchWork
 
+DEALING_CLOCKS = 1.17  # a block: 67,584 empty blocks of 32 threads on an H200
 SHARPNESS = 2.7  # of the maximum: two equal bounds together take 2 ** (1 / 2.7) of one
 BUSY = 0.6  # of the time; Nsight Compute, too, calls a launch with less bound by latency
 WAITS = ("latency", "atomics", "launch and starts")  # bounds in which every unit may be idle
@@ -53,6 +54,11 @@ class Prediction:
 
 def smooth_max(*values) -> float | np.ndarray:
     """A maximum that is larger where several values are close; elementwise for arrays."""
+    if not any(isinstance(value, np.ndarray) for value in values):
+        most = max(values)
+        if most <= 0:
+            return 0.0
+        return most * sum((value / most) ** SHARPNESS for value in values) ** (1 / SHARPNESS)
     most = np.maximum.reduce(np.broadcast_arrays(*values))
     safe = np.maximum(most, 1e-30)
     return most * sum((value / safe) ** SHARPNESS for value in values) ** (1 / SHARPNESS)
@@ -144,6 +150,11 @@ def _start_clocks(work: LaunchWork, gpu: GpuConstants) -> tuple[float, float]:
     return gpu.start_clocks, (-(-most // resident) - 1) * gpu.start_clocks / resident
 
 
+def dealing_us(work: LaunchWork, gpu: GpuConstants) -> float:
+    """Microseconds in which the blocks of a grid are dealt out to SMs, whatever they do."""
+    return work.shape.blocks * DEALING_CLOCKS * 1e6 / gpu.hz
+
+
 def bounds_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> dict[str, float]:
     """Bound -> microseconds of the launch by it alone."""
     us_of_clock = 1e6 / gpu.hz
@@ -155,7 +166,8 @@ def bounds_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> dict[
     found["atomics"] = _kept(work.atomic_ns, without) / 1e3
     chain = _chain(work, without).sum() * us_of_clock
     found["latency"] = float(chain * max(1.0, most / resident))
-    found["launch and starts"] = gpu.launch_us + sum(_start_clocks(work, gpu)) * us_of_clock
+    starts = max(sum(_start_clocks(work, gpu)) * us_of_clock, dealing_us(work, gpu))
+    found["launch and starts"] = gpu.launch_us + starts
     clocks, even = _sm_clocks(work, gpu, without)
     found["tail"] = (clocks - even) * us_of_clock
     return found
@@ -171,4 +183,4 @@ def time_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> float:
     first, between = _start_clocks(work, gpu)
     on_sm = (_sm_clocks(work, gpu, without)[0] + between) * us_of_clock
     body = smooth_max(on_sm, bounds["L2"], bounds["DRAM"], bounds["atomics"])
-    return float(gpu.launch_us + first * us_of_clock + body)
+    return float(gpu.launch_us + smooth_max(first * us_of_clock + body, dealing_us(work, gpu)))

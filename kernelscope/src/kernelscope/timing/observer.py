@@ -1,5 +1,6 @@
 """Time: an observer that predicts how long the launches it sees take on a GPU."""
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 
@@ -19,7 +20,10 @@ from .uneven import Unevenness, unevenness
 from .work import LaunchShape, Reuse, l1_lines, resident_blocks, work_of
 
 DRAM_PIECE = 64  # bytes that DRAM moves at a time
+LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds no others open
 GROUPS = 16  # of neighbouring blocks that stand for a large grid
+GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
+MOST_PLACES = 1 << 14  # of a group, of which one is chosen
 _ASIDE = ("ld.const", "ld.param")
 
 
@@ -61,10 +65,17 @@ class Time(Counters):
         x, *others = _cluster(launch)
         if others != [1, 1]:
             return None  # clusters whose blocks do not follow each other
-        size = max(1, self.most_blocks // GROUPS // x) * x
-        groups = max(1, min(GROUPS, self.most_blocks // size))
-        starts = np.linspace(0, (total - size) // x, groups).astype(int) * x
-        return tuple(range(first, first + size) for first in map(int, starts))
+        size = max(1, self.most_blocks // GROUPS // x)  # of a group, in clusters of x
+        groups = max(1, min(GROUPS, self.most_blocks // (size * x)))
+        edges = np.linspace(0, total // x, groups + 1).astype(int)  # equal parts of the grid
+        starts = []
+        for number, (first, end) in enumerate(itertools.pairwise(edges)):
+            places = np.arange(first, max(end - size, first) + 1)[:MOST_PLACES]
+            column, row = places * x % launch.grid[0], places * x // launch.grid[0] % launch.grid[1]
+            aims = (np.array(GOLDEN) * number + 0.5) % 1 * launch.grid[:2]
+            far = abs(column - aims[0]) / launch.grid[0] + abs(row - aims[1]) / launch.grid[1]
+            starts.append(x * int(places[far.argmin()]))
+        return tuple(range(first, first + size * x) for first in starts)
 
     def __str__(self) -> str:
         parts = [text(one, lines) for one, lines in zip(self.launches, self._sources, strict=True)]
@@ -79,9 +90,9 @@ class Time(Counters):
         self._before = self._counts(launch)
         self._streams, self._hot = (
             SectorStreams(),
-            HotLines(self.gpu.atomic_ns, self.gpu.atomic_line_ns),
+            HotLines(self.gpu.atomic_line_ns / 4, self.gpu.atomic_ns),
         )
-        self._ran, self._pieces = 0, (0, 0)
+        self._ran, self._pieces = 0, [(0, 0), (0, 0)]
         self._common, self._of_warp = 0, None
         self._work_of_warps: list[np.ndarray] = []
 
@@ -113,9 +124,8 @@ class Time(Counters):
     def _global(self, row, access, address, lanes, requests: int) -> None:
         super()._global(row, access, address, lanes, requests)
         if access.kind == "atomic":
-            self._hot.add(lanes, address, self._first_lanes)
-        elif access.kind == "store":
-            row.counts["global_store_bytes"] += lanes.size * access.size
+            floats = row.instruction.opcode.rsplit(".", 1)[-1].startswith(("f", "bf"))
+            self._hot.add(lanes, address, self._first_lanes, floats)
 
     def _follow(self, event: InstructionEvent, access) -> None:
         """Follow the loads and stores of the chunk's first block."""
@@ -132,9 +142,9 @@ class Time(Counters):
                 self._streams.store(address)
 
     def bytes_touched(self, touched: TouchedBytes) -> None:
-        self._pieces = tuple(
-            DRAM_PIECE * touched.aligned_pieces(how, DRAM_PIECE) for how in ("read", "written")
-        )
+        self._pieces = [
+            touched.aligned_pieces(how, DRAM_PIECE, LONE_PIECES) for how in ("read", "written")
+        ]
 
     def launch_finished(self, launch: Launch) -> None:
         super().launch_finished(launch)
@@ -201,13 +211,17 @@ class Time(Counters):
 
     def _reuse(self, launch: Launch, scale: float) -> Reuse:
         room = sum(b.size for b in launch.buffers if b.space == "global")
-        read, written = (min(scale * pieces, room) for pieces in self._pieces)
-        hottest = self._hot.most(scale)
-        return Reuse(read * (1 - self._streams.own_share), written, hottest)
+        found = []
+        for pieces, lone in self._pieces:
+            found += [min(scale * DRAM_PIECE * (pieces - lone), room), scale * DRAM_PIECE * lone]
+        read, lone_read, written, lone_written = found
+        read *= 1 - self._streams.own_share
+        return Reuse(read, written, lone_read, lone_written, self._hot.most(scale), room)
 
     def _with_l1(self, counted, launch: Launch, blocks: int, resident: int) -> list[PtxCounts]:
         """The same with the shares of the sectors that L1 lacks."""
-        lacking = self._streams.misses(l1_lines(self.gpu, launch.shared_bytes, resident))
+        lines = l1_lines(self.gpu, launch.shared_bytes, resident)
+        lacking = self._streams.misses(lines, resident)
         found = []
         for one in counted:
             key, sectors = id(one.instruction), one.counts["global_load_sectors"] / blocks

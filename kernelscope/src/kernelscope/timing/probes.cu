@@ -20,7 +20,7 @@ extern "C" __global__ void copy(const float4* __restrict__ from, float4* __restr
 }
 
 // Every block reads 4 * steps float4 a thread past L1, again and again those of its own window:
-// `window` float4, a power of two, which begins `apart` float4 behind that of the block before.
+// `window` float4, not fewer than threads, which begins `apart` behind that of the block before.
 extern "C" __global__ void read(
     const float4* data, float* out, unsigned window, unsigned apart, int steps)
 {
@@ -31,11 +31,12 @@ extern "C" __global__ void read(
         float x[4][4];
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-            const float4* place = mine + (at & (window - 1));
+            const float4* place = mine + at;
             asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
                          : "=f"(x[part][0]), "=f"(x[part][1]), "=f"(x[part][2]), "=f"(x[part][3])
                          : "l"(place));
             at += blockDim.x;
+            if (at >= window) at -= window;
         }
 #pragma unroll
         for (int part = 0; part < 4; ++part) sum += x[part][0] + x[part][3];

@@ -14,7 +14,7 @@ import numpy as np
 
 from .machine_code import Code, Segment
 
-MOST_STEPS = 30_000  # instructions of a walk; what follows them is as what they had
+MOST_STEPS = 4_000  # instructions of a walk; what follows them is as what they had
 MEETINGS = {  # the warp goes on after their latency: a constant of the GPU
     "BAR": "barrier_clocks",
     "MEMBAR": "fence_clocks",

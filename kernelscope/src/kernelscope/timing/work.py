@@ -19,6 +19,9 @@ FILL_BYTES = 64  # between L1 and L2, a clock and SM
 TAGS = 4  # lines that L1 looks up in a clock
 SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
 FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
+LINE_LOAD, LINE_STORE = 1.5, 3.0  # sectors that a request of a line costs L2, if it has fewer
+ATOMIC = 2.0  # ... and each sector of an atomic
+LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
 _MULTIPLY = ("IMAD", "IDP")
 _ALU = tuple(
@@ -41,12 +44,17 @@ _TENSOR_OF_F16 = {"TF32": 0.5, "16816": 1.0, "1688": 1.0, "IMMA": 2.0, "DMMA": 0
 class Reuse:
     """Distinct bytes of global memory that a launch reads and writes, in pieces as DRAM moves them.
 
-    hottest: nanoseconds of the atomics on one line of L2, the one that has most.
+    lone_read, lone_written: bytes of the pieces that a block finds by themselves, as often as it
+    does, in neither of the others; hottest: nanoseconds of the atomics on the lines of L2 that have
+    most; room: bytes of all buffers.
     """
 
     read: float
     written: float
+    lone_read: float = 0.0
+    lone_written: float = 0.0
     hottest: float = 0.0
+    room: float = np.inf
 
 
 @dataclass(frozen=True)
@@ -95,11 +103,11 @@ def resident_blocks(gpu: GpuConstants, warps: int, registers: int, shared_bytes:
 
 
 def l1_lines(gpu: GpuConstants, shared_bytes: int, resident: int) -> int:
-    """Return the 128-byte lines of L1 that one of the resident blocks has for itself."""
+    """Return the 128-byte lines of L1 that the resident blocks have together."""
     steps = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228)  # KiB that shared memory can have
     wanted = resident * (shared_bytes + 1024 * bool(shared_bytes)) / 1024
     carved = next((step for step in steps if step >= wanted), steps[-1])
-    return max(1, (gpu.l1_bytes - carved * 1024) // 128 // resident)
+    return max(1, (gpu.l1_bytes - carved * 1024) // 128)
 
 
 class Traffic:
@@ -110,6 +118,7 @@ class Traffic:
         self.passes: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.missing: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.l2_sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.waiting: defaultdict[tuple[int, str], float] = defaultdict(float)
         for one in counted:
             kind = one.kind
@@ -123,9 +132,15 @@ class Traffic:
             way = "load" if kind == "async copy" else kind.split()[1]
             sectors = counts[f"global_{way}_sectors"]
             self.sectors[key] += sectors
-            lines = counts[f"global_{way}_lines"] / TAGS
-            self.passes[key] += max(lines, counts[f"global_{way}_passes"])
+            lines = counts[f"global_{way}_lines"]
+            self.passes[key] += max(lines / TAGS, counts[f"global_{way}_passes"])
             self.missing[key] += one.l1_missing * sectors
+            in_l2 = {
+                "load": max(sectors, LINE_LOAD * lines),
+                "store": max(sectors, LINE_STORE * lines),
+                "atomic": ATOMIC * sectors,
+            }
+            self.l2_sectors[key] += one.l1_missing * in_l2[way]
             self.waiting[key] += one.l1_waiting * one.executions
 
     def per_request(self, line: int, kind: str) -> float:
@@ -213,7 +228,8 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     if name in _FLOAT:
         clocks["fma"] = 32 / FMA_LANES
     elif name in _MULTIPLY:
-        clocks["fma"] = 64 / FMA_LANES
+        long = name == "IMAD" and ("WIDE" in code.parts or "HI" in code.parts)
+        clocks["fma"] = (128 if long else 64) / FMA_LANES
     elif name in _ALU:
         clocks["alu"] = 32 / ALU_LANES
     elif name in _XU:
@@ -266,9 +282,9 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: floa
 
 
 def l2_traffic(traffic: Traffic) -> dict[int, float]:
-    """Line -> bytes between L1 and L2."""
+    """Line -> bytes between L1 and L2, as if all were sectors of whole lines."""
     found: defaultdict[int, float] = defaultdict(float)
-    for (line, _), sectors in traffic.missing.items():
+    for (line, _), sectors in traffic.l2_sectors.items():
         found[line] += SECTOR_BYTES * sectors
     return dict(found)
 
@@ -280,26 +296,30 @@ def dram_traffic(
 
     Launches are taken to follow each other: what fits L2 is there already.
     """
-    total = reuse.read + reuse.written
+    lone = reuse.lone_read + reuse.lone_written
+    total = min(reuse.read + reuse.written + lone, reuse.room)
     kept = 0.5 * gpu.l2_bytes
     outside = min(max((total - kept) / kept, 0.0), 1.0) if total else 0.0
+    missed = max(1.0 - kept / total, 0.0) if total else 0.0  # by what has no order
     by_line = l2_traffic(traffic)
     loaded = sum(
         SECTOR_BYTES * n for (_, kind), n in traffic.missing.items() if kind != "global store"
     )
     everything = max(sum(by_line.values()), 1.0)
-    share = min(1.0, outside * reuse.read / loaded) if loaded else 0.0
-    moved = outside * copy_bytes(gpu, reuse)
+    waiting = outside * reuse.read + missed * reuse.lone_read
+    share = min(1.0, waiting / loaded) if loaded else 0.0
+    moved = outside * copy_bytes(gpu, reuse.read, reuse.written)
+    moved += missed * LONE_READ * reuse.lone_read * gpu.dram_gbps / gpu.read_gbps
+    moved += missed * LONE_WRITE * reuse.lone_written
     return {line: moved * size / everything for line, size in by_line.items()}, share
 
 
-def copy_bytes(gpu: GpuConstants, reuse: Reuse) -> float:
+def copy_bytes(gpu: GpuConstants, read: float, written: float) -> float:
     """Return the bytes of a copy that takes as long as these: reading alone turns no bus around."""
-    copied = 2 * min(reuse.read, reuse.written)
     return (
-        copied
-        + max(reuse.read - reuse.written, 0.0) * gpu.dram_gbps / gpu.read_gbps
-        + max(reuse.written - reuse.read, 0.0)
+        2 * min(read, written)
+        + max(read - written, 0.0) * gpu.dram_gbps / gpu.read_gbps
+        + max(written - read, 0.0)
     )
 
 

@@ -130,20 +130,33 @@ class TouchedBytes:
             return touched
         return np.concatenate([touched, np.zeros(self.packed.size - touched.size, np.uint8)])
 
-    def aligned_pieces(self, how: str, size: int) -> int:
-        """Distinct aligned pieces of `size` bytes that are touched so, by all lines."""
+    def aligned_pieces(self, how: str, size: int, apart: int) -> tuple[int, int]:
+        """(distinct aligned pieces of `size` bytes, 16 or more, that are touched so; those of them
+        of which one half is touched, and nothing else in an aligned stretch of `apart` pieces).
+        """
         maps = [m for (_, kind), m in self.maps.items() if kind == how]
+        found = lone = 0
         if not maps:
-            return 0
-        touched, found = np.bitwise_or.reduce([self._grown(m) for m in maps]), 0
+            return 0, 0
+        touched = self._grown(maps[0])
+        for one in maps[1:]:
+            touched = touched | self._grown(one)
+        half = size // 2
         for first, position, length in self.packed.stretches():
-            part = touched[position : position + length]
-            head = part[: -first % size]
+            part, skipped = touched[position : position + length], first % (size * apart)
+            halves = np.zeros(-(-(skipped + length) // (size * apart)) * apart * 2, bool)
+            head = part[: -first % half]
             body = part[head.size :]
-            whole = body.size // size * size
-            found += int(head.any()) + int(body[whole:].any())
-            found += int(body[:whole].reshape(-1, size).any(1).sum())
-        return found
+            whole = body.size // half
+            at = (skipped + head.size) // half
+            halves[at - 1] |= head.any()
+            words = body[: whole * half].view(np.uint64)
+            halves[at : at + whole] = words.reshape(-1, half // 8).any(1)
+            if body.size > whole * half:
+                halves[at + whole] = body[whole * half :].any()
+            found += int(np.count_nonzero(halves[::2] | halves[1::2]))
+            lone += int(np.count_nonzero(np.count_nonzero(halves.reshape(-1, 2 * apart), 1) == 1))
+        return found, lone
 
     def count(self, how: str, line: int | None = None) -> int:
         """Distinct bytes "read" or "written", by one line or by all."""

@@ -1,0 +1,101 @@
+"""Which blocks stand for a grid, and what memory and starts of blocks make of a launch."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from kernelscope import RawKernel, observe
+from kernelscope.timing import Time, observer
+from kernelscope.timing.gpus import gpu
+from kernelscope.timing.model import DEALING_CLOCKS
+from kernelscope.timing.work import LINE_LOAD, LINE_STORE
+from kernelscope.watch.counters.patterns import TouchedBytes
+
+H200 = gpu("h200")
+WAYS = """extern "C" __global__ void nothing(float* y) {}
+extern "C" __global__ void rows(const float* x, float* y, int n)
+{
+    const int c = blockIdx.x * 32 + threadIdx.x, r = threadIdx.y;
+    y[c * 32 + r] = x[r * n + c];
+}
+extern "C" __global__ void pick(const int* at, const float* x, float* y)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = x[at[i]];
+}"""
+COUNT = 1 << 24  # floats: 64 MiB
+
+
+def launched(name, grid, block, *arguments, blocks=None):
+    with observe(Time("h200", blocks=blocks)) as seen:
+        RawKernel(WAYS, name, backend="simulator")(grid, block, arguments)
+    return seen.launches[0]
+
+
+@pytest.mark.parametrize("grid", [(7, 7, 24), (100, 1, 1), (65, 1, 1), (128, 128, 1)])
+@pytest.mark.parametrize("blocks", [8, 16, 64])
+def test_sampled_blocks_lie_apart_and_in_the_grid(monkeypatch, grid, blocks):
+    monkeypatch.setattr(observer, "_cluster", lambda launch: (1, 1, 1))
+    chosen = Time("h200", blocks=blocks).chosen_blocks(SimpleNamespace(grid=grid))
+    for one, after in itertools.pairwise(chosen):
+        assert one.stop <= after.start
+    assert 0 <= chosen[0].start and chosen[-1].stop <= np.prod(grid)
+    assert blocks // 2 <= sum(map(len, chosen)) <= blocks
+
+
+@pytest.mark.parametrize("blocks", [8, 16, 64])
+def test_sampled_blocks_keep_step_with_no_grid(monkeypatch, blocks):
+    """Of 7 x 7 blocks 36 are off the far edges: about as large a share of the sample is."""
+    monkeypatch.setattr(observer, "_cluster", lambda launch: (1, 1, 1))
+    chosen = Time("h200", blocks=blocks).chosen_blocks(SimpleNamespace(grid=(7, 7, 24)))
+    inside = [at % 7 < 6 and at // 7 % 7 < 6 for one in chosen for at in one]
+    assert 0.5 < np.mean(inside) < 0.95
+
+
+def test_pieces_by_themselves():
+    """Of five pieces two lie next to each other, and one is touched in both halves."""
+    touched = TouchedBytes([(0, 1 << 14), (1 << 20, 1 << 21)])
+    places = np.array([0, 4096, 4160, 8192, 8224, (1 << 20) + 320, (1 << 20) + 324], np.uint64)
+    touched.touch(1, "read", places, 4)
+    assert touched.aligned_pieces("read", 64, 16) == (5, 2)
+    assert touched.aligned_pieces("read", 64, 1) == (5, 4)
+    assert touched.aligned_pieces("written", 64, 16) == (0, 0)
+
+
+def test_an_array_that_begins_inside_a_piece():
+    touched = TouchedBytes([(4096 + 40, 4096 + 200)])
+    touched.touch(1, "read", np.array([4136, 4160, 4292], np.uint64), 4)
+    assert touched.aligned_pieces("read", 64, 1) == (3, 3)
+    assert touched.aligned_pieces("read", 64, 16) == (3, 0)
+
+
+def test_blocks_that_do_nothing_are_dealt_out_one_after_another():
+    blocks = 1 << 16
+    found = launched("nothing", (blocks,), (32,), np.zeros(32, np.float32), blocks=16)
+    shortest = 1e6 * DEALING_CLOCKS * blocks / H200.hz
+    assert shortest < found.us < 1.1 * shortest + 2
+    assert found.limit == "launch and starts"
+
+
+def test_words_of_many_lines_cost_l2_more_than_whole_lines():
+    """Each warp loads a line and stores a word to each of 32 lines."""
+    n = 32 * 64
+    x, y = np.zeros(8 * n, np.float32), np.zeros(32 * n, np.float32)
+    found = launched("rows", (n // 32,), (32, 8), x, y, np.int32(n))
+    sectors = x.size * LINE_STORE + x.size / 32 * max(4, LINE_LOAD)
+    assert found.bounds["L2"] == pytest.approx(32 * sectors / H200.l2_gbps / 1e3, rel=0.01)
+
+
+def test_words_from_anywhere_take_dram_a_piece_each():
+    """16,384 words of a large array, of 524,288 that the grid asks for."""
+    count = 1 << 19
+    x, y = np.zeros(COUNT, np.float32), np.zeros(count, np.float32)
+    anywhere = np.random.default_rng(1).integers(0, COUNT, count).astype(np.int32)
+    in_turn = np.arange(count, dtype=np.int32)
+    picked, near = (
+        launched("pick", (count // 256,), (256,), at, x, y, blocks=64) for at in (anywhere, in_turn)
+    )
+    pieces = 64 * count / H200.read_gbps / 1e3  # us, if each were of a stream
+    assert 0.2 * pieces < picked.bounds["DRAM"] < pieces
+    assert near.bounds["DRAM"] < 0.1 * picked.bounds["DRAM"]
