@@ -77,6 +77,16 @@ def test_a_call_that_cannot_run_says_why(no_gpu, arguments, words, tmp_path, cap
     assert words in capsys.readouterr().err
 
 
+def test_without_a_gpu_a_record_that_nobody_took_is_not_promised(no_gpu, monkeypatch):
+    with pytest.raises(records.RecordError, match="`attn-course bench backward --recorded` shows"):
+        record.take_suite("backward", True, ())
+    monkeypatch.setattr(record, "newest_record", lambda kind: None)
+    with pytest.raises(
+        records.RecordError, match="no GPU here for backward; no record of it is kept"
+    ):
+        record.take_suite("backward", True, ())
+
+
 def test_a_comparison_gets_the_folder_and_the_short_options(tmp_path, monkeypatch, capsys):
     told = []
     monkeypatch.setattr(record, "comparison", lambda name: lambda given: told.append(given) or 3)

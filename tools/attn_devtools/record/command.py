@@ -219,10 +219,9 @@ def measurement(
 def take_suite(name: str, quick: bool, without: Collection[str] = ()) -> dict:
     """Return the record of a suite without some peers. Raises RecordError where there is no GPU."""
     if resolve_backend() != "gpu":
-        raise RecordError(
-            f"there is no GPU here for {name}; "
-            f"`attn-course bench {name} --recorded` shows the record that was taken"
-        )
+        shown = f"`attn-course bench {name} --recorded` shows the record that was taken"
+        more = shown if newest_record(f"bench_{name}") else "no record of it is kept either"
+        raise RecordError(f"there is no GPU here for {name}; {more}")
     if not candidates.available():
         print("no PyTorch with CUDA here: the record has no peers", file=sys.stderr)
     turns = {"iterations": 5, "warmup": 1} if quick else {}
