@@ -12,6 +12,8 @@ BIN := .venv/bin
 # Workers, notebooks and the next run share what one has compiled; `make clean` removes it. So they
 # do with Python's own compiled files, even where the environment asks for none.
 KEPT := KERNELSCOPE_COMPILED="$$PWD/.compiled_cache" PYTHONDONTWRITEBYTECODE=
+# NumPy's threads would wait, busily, for the cores on which the other worker runs.
+KEPT += OPENBLAS_NUM_THREADS=$(or $(OPENBLAS_NUM_THREADS),1)
 # Outputs were stored with the BLAS kernels of their author's processor. They are compared with those
 # of the oldest that NumPy runs on, so a digit that depends on the processor fails on every machine.
 CORE ?= Nehalem
@@ -49,7 +51,7 @@ help:
 	@echo "make test       lint, tests and notebooks, as CI runs them"
 	@echo "make unit       the quick tests alone, for those who work on the course"
 	@echo "make proof      every solution and mutant of every exercise, every pair of the tests that"
-	@echo "                cross kernels with cases, every opcode on one lane (make test: a share)"
+	@echo "                cross kernels with cases, every slow test (make test: a share)"
 	@echo "make anywhere   make tour and make test as on other machines: users, locales, processors ..."
 	@echo "make site       the course as a static site in site/, every link checked"
 	@echo "make lab        JupyterLab on the first lesson, in your own copies under work/"
@@ -91,11 +93,10 @@ system-test: venv
 	$(PYTEST) -m system tests kernelscope/tests
 
 # Every solution and every mutant of every exercise and problem, every pair of the tests that cross
-# kernels with cases, and every opcode on one lane; `make test` takes a share.
+# kernels with cases, every opcode on one lane, and every slow test; `make test` takes a share.
 proof: venv
-	PROOF=whole $(PYTEST) --timeout=1800 tests/exercises/test_exercises.py \
-	tests/classroom/test_problems.py kernelscope/tests/translate/test_scalar.py \
-	$$(grep -lr "attn_devtools.shares" tests --include='test_*.py')
+	PROOF=whole $(PYTEST) --timeout=1800 \
+	$$(grep -lrE "attn_devtools.shares|mark\.turns" tests kernelscope/tests --include='test_*.py')
 
 # The longest notebook starts first, so that no worker waits for it at the end.
 notebook-test: venv

@@ -7,6 +7,8 @@ import sys
 import pytest
 from kernelscope import backend
 
+from attn_devtools import shares
+
 # Parsed kernels are many small objects, and searching them all for cycles took an eighth of the
 # time: collect a three-hundredth as often.
 gc.set_threshold(200_000, 10, 10)
@@ -17,6 +19,13 @@ os.environ["COLUMNS"] = "120"
 # Where this package is found, an import of nbformat compiles the grammar of IRIs, which takes a
 # second in each worker; no notebook's check needs it.
 sys.modules["rfc3987_syntax"] = None
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out the slow tests whose turn it is not."""
+    waiting = set(shares.waiting(items))
+    config.hook.pytest_deselected(items=[item for item in items if item in waiting])
+    items[:] = [item for item in items if item not in waiting]
 
 
 def pytest_collection_finish():

@@ -17,6 +17,8 @@ print(x.sum(), os.environ.get("CUPY_CACHE_DIR", ""))
 """
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 @pytest.mark.parametrize("home", ["/proc/nowhere", "relative", None])
 def test_a_home_without_room_does_not_stop_cupy(home, tmp_path):
     """CuPy makes a folder in HOME when it is imported; where it cannot, another one serves."""

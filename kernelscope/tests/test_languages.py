@@ -32,12 +32,15 @@ def texts():
                     yield node.value
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("words", [NUMBA, TRITON], ids=["numba", "triton"])
 def test_each_row_of_a_table_is_part_of_a_message(words):
     every = "\n".join(texts())
     assert [name for name in words if name not in every] == []
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 def test_no_function_of_cuda_c_is_left_in_a_message():
     named = r"(?<!\w)__[a-z]\w*"
     names = {name for text in texts() for name in re.findall(named, text) if " " in text}

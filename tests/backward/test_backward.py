@@ -1,6 +1,7 @@
 """attention_backward() and its kernels against float64, on whichever backend is chosen."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from attn_course.ladder.methods import UnknownMethod, UnsupportedDtype, Unsuppor
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.agreement import assert_agrees
+from attn_devtools.shares import crossed, in_turns
 
 xp = array_module()
 NAMES = ("dq", "dk", "dv", "dbias")
@@ -51,11 +53,13 @@ def run(method, arrays, **how):
     return {name: asnumpy(array) for name, array in oracle.written.items()}
 
 
+@pytest.mark.turns(11)
 @pytest.mark.system
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("shape", "m", "kv_heads"), SHAPES, ids=str)
-@pytest.mark.parametrize("method", FLOAT32)
-def test_gradients(method, shape, m, kv_heads, causal):
+@pytest.mark.parametrize(
+    ("method", "case"), in_turns([*product(FLOAT32, crossed(SHAPES, [False, True]))], 2), ids=str
+)
+def test_gradients(method, case):
+    (shape, m, kv_heads), causal = case
     arrays = inputs(shape, m, kv_heads, causal=causal)
     if method == "backward_tf32x3" and shape[3] > tf32.LARGEST_D:
         with pytest.raises(ValueError, match="at most 128; use method backward_rows"):
@@ -64,9 +68,9 @@ def test_gradients(method, shape, m, kv_heads, causal):
         run(method, arrays, causal=causal)
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
-@pytest.mark.parametrize("rows", [1, 2, 4])
-@pytest.mark.parametrize("warps", [2, 8])
+@pytest.mark.parametrize(("rows", "warps"), in_turns([*product([1, 2, 4], [2, 8])], 3))
 def test_rows_in_every_tile(rows, warps):
     options = (f"-DROWS={rows}", f"-DWARPS={warps}")
     arrays = inputs((1, 2, 37, 40), 46, 1, causal=True)  # a last key is the first of a tile
@@ -86,6 +90,7 @@ def test_a_problem_of_many_rows_gets_warps_of_several():
         assert launch.constants["ROWS"] == rows and launch.shared_bytes <= small.shared_bytes
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("shape", [(9, 13), (3, 9, 13), (2, 1, 9, 13)], ids=str)
 def test_a_bias_and_its_gradient(shape):
     bias = np.random.default_rng(3).normal(0.4, 1.0, shape).astype(np.float32)
@@ -96,6 +101,8 @@ def test_a_bias_and_its_gradient(shape):
     assert found["dbias"].shape == (2, 3, 9, 13) and not found["dbias"][..., hidden].any()
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 @pytest.mark.parametrize("method", FLOAT32)
 def test_rows_that_see_no_key_have_zero_gradients(method):
     arrays = inputs((1, 2, 40, 24), 7, causal=True)
@@ -131,6 +138,7 @@ def test_the_bound_knows_the_terms_of_a_sum_that_cancels(method):
     assert not oracle.judge().agrees
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["dq", "dk", "dv"])
 def test_the_bound_of_many_terms_hides_no_wrong_factor(name):
     """In 16 bits, too: a tenth too much is found, and the right gradients pass."""
@@ -143,11 +151,12 @@ def test_the_bound_of_many_terms_hides_no_wrong_factor(name):
     assert not oracle.judge().agrees
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", in_turns([*METHODS], 2))
 def test_the_same_bits_on_every_run(method):
     dtype = DTYPES[METHODS[method].dtypes[0]]
-    qkv = (one.astype(dtype) for one in seeded_qkv((1, 4, 70, 64), 90, kv_heads=2))
+    qkv = (one.astype(dtype) for one in seeded_qkv((1, 2, 70, 24), 90, kv_heads=1))
     call, oracle = backward_call(method, backward_inputs(*qkv), deterministic=True)
     call.run()
     first = {name: asnumpy(array).copy() for name, array in oracle.written.items()}
@@ -176,6 +185,7 @@ def test_arrays_that_no_vector_load_fits_and_margins():
         assert np.isnan(block[:5]).all() and np.isnan(block[-5:]).all()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 def test_after_attention_and_prepared():
     """The whole way: attention(), its out and lse, the gradients; and again with new values."""
@@ -221,6 +231,7 @@ def simulated(arrays, **how):
     return call.launches, call.arrays, oracle
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 def test_the_sanitizer_is_silent():
     bias = np.random.default_rng(2).normal(size=(37, 53)).astype(np.float32)
@@ -233,6 +244,7 @@ def test_the_sanitizer_is_silent():
     assert oracle.judge().agrees
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 def test_counts():
     """7 products; a tile is read once for WARPS*ROWS rows; no bank conflicts, no atomics."""
@@ -255,6 +267,7 @@ def test_counts():
 
 
 # -- which method, and refusals --------------------------------------------------------------------
+@pytest.mark.system
 def test_refusals_name_the_argument():
     arrays = on_device(inputs())
     cases = [

@@ -23,27 +23,32 @@ RTX = Device("GeForce RTX 4090", (8, 9), 128, 99 * 1024)
 run = partial(gradient_runs.run, "backward_mma")
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("dtype", "shape", "m", "kv_heads", "how"),
-    [
-        (BFLOAT16, (1, 1, 1, 1), 1, 1, {}),
-        (HALF, (1, 2, 196, 64), 196, 2, {"causal": True}),
-        (BFLOAT16, (2, 4, 70, 63), 130, 2, {"causal": True}),
-        (HALF, (1, 3, 130, 80), 70, 1, {"causal": True, "scale": -0.2}),
-        (BFLOAT16, (1, 1, 65, 128), 129, 1, {}),
-        (BFLOAT16, (2, 1, 33, 200), 40, 1, {"causal": True}),
-    ],
+    in_turns(
+        [
+            (BFLOAT16, (1, 1, 1, 1), 1, 1, {}),
+            (HALF, (1, 2, 196, 64), 196, 2, {"causal": True}),
+            (BFLOAT16, (2, 4, 70, 63), 130, 2, {"causal": True}),
+            (HALF, (1, 3, 130, 80), 70, 1, {"causal": True, "scale": -0.2}),
+            (BFLOAT16, (1, 1, 65, 128), 129, 1, {}),
+            (BFLOAT16, (2, 1, 33, 200), 40, 1, {"causal": True}),
+        ],
+        3,
+    ),
     ids=str,
 )
 def test_gradients(dtype, shape, m, kv_heads, how):
     run(inputs(dtype, shape, m, kv_heads, **how), **how)
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
-    crossed([(2, 4, 64), (2, 2, 64), (3, 1, 64), (1, 2, 128)], [False, True]),
+    in_turns(crossed([(2, 4, 64), (2, 2, 64), (3, 1, 64), (1, 2, 128)], [False, True]), 2),
     ids=str,
 )
 def test_every_tile_in_any_order_and_a_fixed_one(tile, fixed):
@@ -58,6 +63,7 @@ def test_every_tile_in_any_order_and_a_fixed_one(tile, fixed):
     )
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 def test_many_keys():
     """Half a thousand queries and keys of one head."""
@@ -69,6 +75,8 @@ def test_rows_that_see_no_key_have_zero_gradients():
     assert not found["dq"][:, :, :61].any() and found["dq"][:, :, 61:].all()
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 def test_huge_logits():
     """Scores of some hundreds: out, rounded, is what delta, and so dq and dk, can be exact to."""
     arrays = inputs(HALF, factor=60.0)
@@ -80,10 +88,13 @@ def test_huge_logits():
         assert error < limit * np.linalg.norm(oracle.expected[name]), (name, error)
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 def test_scores_far_below_zero_beside_keys_that_are_not_there():
     gradient_runs.scores_far_below_zero("backward_mma")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 def test_the_same_bits_where_deterministic():
     arrays = inputs(shape=(1, 2, 70, 64), m=135, kv_heads=1)
@@ -111,6 +122,7 @@ def test_addresses_without_16_bytes_and_margins():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
+@pytest.mark.turns(7)
 @pytest.mark.system
 @pytest.mark.parametrize("options", in_turns([FORCED, (*FORCED, DETERMINISTIC)], 2), ids=str)
 def test_the_sanitizer_is_silent(options):
@@ -122,6 +134,7 @@ def test_the_sanitizer_is_silent(options):
         assert not seen.findings
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 def test_counts():
     """Five products, a read of shared memory by ldmatrix for 2 or 4 of them, and no conflicts."""

@@ -34,9 +34,11 @@ def run(arrays, **how):
     return {name: asnumpy(array) for name, array in oracle.written.items()}
 
 
+@pytest.mark.turns(5)
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
-    crossed([(4, 64, 2), (4, 32, 2), (2, 32, 3)], [False, True], each=1),
+    in_turns(crossed([(4, 64, 2), (4, 32, 2), (2, 32, 3)], [False, True], each=1), 3),
     ids=str,
 )
 def test_every_tile_in_any_order_and_a_fixed_one(tile, fixed):
@@ -46,6 +48,8 @@ def test_every_tile_in_any_order_and_a_fixed_one(tile, fixed):
     run(arrays, causal=True, deterministic=fixed, options=options)
 
 
+@pytest.mark.turns(7)
+@pytest.mark.system
 @pytest.mark.parametrize("causal", in_turns([False, True], 2))
 def test_the_widest_rows(causal):
     run(inputs((1, 2, 33, 127), 70, 1, causal=causal, scale=-0.2), causal=causal, scale=-0.2)
@@ -80,6 +84,8 @@ def test_scores_far_below_zero_beside_keys_that_are_not_there():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
+@pytest.mark.turns(7)
+@pytest.mark.system
 @pytest.mark.parametrize("options", in_turns([(), (FIXED,)], 2), ids=str)
 def test_the_sanitizer_is_silent(options):
     arrays = inputs((1, 1, 33, 20), 65, causal=True)
@@ -91,6 +97,8 @@ def test_the_sanitizer_is_silent(options):
         assert not seen.findings
 
 
+@pytest.mark.turns(5)
+@pytest.mark.system
 def test_counts():
     """Three TF32 products for each of five; no bank conflicts; a sum an instruction on sm_80."""
     call, _ = backward_call(METHOD, inputs((1, 1, 64, 64), 128), "simulator")

@@ -29,16 +29,20 @@ from attn_devtools.shares import crossed, in_turns
 run = partial(gradient_runs.run, "backward_wgmma")
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("dtype", "shape", "m", "kv_heads", "how"),
-    [
-        (BFLOAT16, (1, 1, 1, 8), 1, 1, {}),
-        (HALF, (1, 2, 196, 64), 196, 2, {"causal": True}),
-        (BFLOAT16, (2, 4, 70, 56), 130, 2, {"causal": True}),
-        (HALF, (1, 3, 130, 80), 70, 1, {"causal": True, "scale": -0.2}),
-        (BFLOAT16, (1, 1, 65, 128), 129, 1, {}),
-    ],
+    in_turns(
+        [
+            (BFLOAT16, (1, 1, 1, 8), 1, 1, {}),
+            (HALF, (1, 2, 196, 64), 196, 2, {"causal": True}),
+            (BFLOAT16, (2, 4, 70, 56), 130, 2, {"causal": True}),
+            (HALF, (1, 3, 130, 80), 70, 1, {"causal": True, "scale": -0.2}),
+            (BFLOAT16, (1, 1, 65, 128), 129, 1, {}),
+        ],
+        3,
+    ),
     ids=str,
 )
 def test_gradients(dtype, shape, m, kv_heads, how):
@@ -58,9 +62,10 @@ TURNS = [
 WIDE = [(3, (200, 330, 128, causal)) for causal in (False, True)]
 
 
+@pytest.mark.turns(5)
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("blocks", "case"), in_turns(crossed([1, 3, 108], TURNS, each=2) + WIDE, 2), ids=str
+    ("blocks", "case"), in_turns(crossed([1, 3, 108], TURNS, each=2) + WIDE, 7), ids=str
 )
 def test_blocks_take_turns(blocks, case, monkeypatch):
     """Tiles of a head in one round and in two, more and fewer of keys than of queries, and odd."""
@@ -87,6 +92,7 @@ def test_scores_far_below_zero_beside_keys_that_are_not_there():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
+@pytest.mark.turns(9)
 @pytest.mark.system
 @pytest.mark.parametrize("deterministic", in_turns([False, True], 2))
 def test_the_sanitizer_is_silent(deterministic):
@@ -102,6 +108,7 @@ def test_the_sanitizer_is_silent(deterministic):
         fresh -= writes
 
 
+@pytest.mark.turns(3)
 @pytest.mark.system
 def test_counts():
     """Five products of a tile of keys and two of queries, and what the copy engine moves."""
@@ -153,7 +160,8 @@ def ptxas() -> str:
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("d", "deterministic", "most"), [(64, 0, 0), (64, 1, 16), (128, 0, 0), (128, 1, 0)]
+    ("d", "deterministic", "most"),
+    in_turns([(64, 0, 0), (64, 1, 16), (128, 0, 0), (128, 1, 0)], 4),
 )
 def test_ptxas_spills_little_and_serialises_nothing(d, deterministic, most, tmp_path):
     """No C7508 (setmaxnreg ignored), C7510 to C7515 (products one after the other).

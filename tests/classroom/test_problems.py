@@ -15,7 +15,7 @@ NAMES = problem_names()
 REPAIRS = [name for name in NAMES if name.startswith("ps4")]
 
 
-@pytest.mark.parametrize("name", in_turns(NAMES, 3))
+@pytest.mark.parametrize("name", in_turns(NAMES, 13))
 def test_every_solution_earns_what_it_should(name):
     wrong = [
         f"{one.name}: {one.found or 'passed'}, expected {one.expected or 'a pass'}; "
@@ -38,7 +38,8 @@ def test_a_set_has_enough_solutions_to_prove_its_points(chosen):
     assert {problem.lesson for problem in chosen.problems} == {chosen.lesson}
 
 
-@pytest.mark.parametrize("name", in_turns([name for name in NAMES if name not in REPAIRS], 2))
+@pytest.mark.turns(5)
+@pytest.mark.parametrize("name", in_turns([name for name in NAMES if name not in REPAIRS], 6))
 def test_a_wrong_solution_passes_what_the_learner_sees(name):
     """So the hidden cases are needed; and three other correct solutions show that they are fair."""
     problem = read_exercise(name)
@@ -51,7 +52,8 @@ def test_a_wrong_solution_passes_what_the_learner_sees(name):
     assert passed
 
 
-@pytest.mark.parametrize("name", REPAIRS)
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", in_turns(REPAIRS, 2))
 def test_a_broken_kernel_under_other_names_earns_nothing(name):
     problem = read_exercise(name)
     points = score(name, problem.stub.replace("{\n", "{\n    int unused = 0;\n", 1))
@@ -60,6 +62,7 @@ def test_a_broken_kernel_under_other_names_earns_nothing(name):
         assert "before `no race` holds" in points.of("agrees").reason
 
 
+@pytest.mark.turns(2)
 def test_a_slow_kernel_under_other_names_earns_little():
     problem = read_exercise("ps5_weighted")
     points = score("ps5_weighted", problem.stub.replace("half", "side"))

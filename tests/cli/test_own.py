@@ -37,6 +37,8 @@ def call(capsys, monkeypatch, folder):
     return run
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("command", "shown"),
     [

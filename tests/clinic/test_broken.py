@@ -54,7 +54,7 @@ def sanitize(path, case, options=()):
     return trial, report.findings
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name)
+@pytest.mark.parametrize("broken", in_turns(BROKEN, 4), ids=lambda broken: broken.name)
 def test_defect_is_found(broken):
     trial, findings = sanitize(broken.path, broken.case)
     if broken.kind == WRONG_RESULT:
@@ -74,7 +74,8 @@ def source_line(path, number):
     return path.read_text().splitlines()[number - 1].strip() if number else ""
 
 
-@pytest.mark.parametrize("broken", in_turns(BROKEN, 2), ids=lambda broken: broken.name)
+@pytest.mark.turns(6)
+@pytest.mark.parametrize("broken", in_turns(BROKEN, 5), ids=lambda broken: broken.name)
 def test_twin_is_clean_where_the_defect_shows(broken):
     """At the very launch that shows the defect, the clean twin has no finding and is right."""
     if broken.case.is_partial:
@@ -84,11 +85,12 @@ def test_twin_is_clean_where_the_defect_shows(broken):
     assert trial.judge().agrees, trial.judge().message
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
         (path, (BULK if clean_step(path).flags else RAGGED)[which])
-        for path, which in in_turns(crossed(CLEAN, range(4), each=2), 2)
+        for path, which in in_turns(crossed(CLEAN, range(4), each=2), 4)
     ],
     ids=lambda one: getattr(one, "stem", str(one)),
 )
@@ -98,9 +100,10 @@ def test_clean_kernels_have_no_findings(path, problem):
     assert trial.judge().agrees, trial.judge().message
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
     ("path", "case"),
-    in_turns(crossed(ATTENTION, ATTENTION_CASES, each=2), 2),
+    in_turns(crossed(ATTENTION, ATTENTION_CASES, each=2), 6),
     ids=lambda one: getattr(one, "stem", str(one)),
 )
 def test_kernels_of_all_attention_have_no_findings(path, case):
@@ -132,7 +135,8 @@ CASES = [(kernel, *one) for kernel, (_, _, needed) in NEEDED.items() for one in 
 CASES += [("14_flash_mma", WAIT, 2), ("14_flash_mma", BARRIER, 2)]
 
 
-@pytest.mark.parametrize(("kernel", "statement", "number"), in_turns(CASES, 3))
+@pytest.mark.turns(5)
+@pytest.mark.parametrize(("kernel", "statement", "number"), in_turns(CASES, 8))
 def test_copies_need_their_waits_and_barriers(kernel, statement, number):
     """Without one of them there is a race; the wrong numbers come with a missing wait only."""
     path = kernel_path(kernel)
@@ -150,6 +154,7 @@ def test_copies_need_their_waits_and_barriers(kernel, statement, number):
     assert found.comparison.agrees != (is_wait and case is not NO_KEYS)
 
 
+@pytest.mark.turns(5)
 def test_copies_without_any_wait():
     path = next(path for path in ATTENTION if path.stem == COPIES)
     text = with_headers(path.read_text(), path.parent)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+from functools import cache
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -15,6 +16,7 @@ from attn_course.measure.hardware.devices import peak_of
 from attn_course.measure.records import RESULTS_FOLDER, write_record
 from attn_devtools import book
 from attn_devtools.book.command import pages
+from attn_devtools.shares import in_turns
 
 pytestmark = pytest.mark.system
 
@@ -125,28 +127,30 @@ def test_layers_have_rates_of_what_their_records_count():
     assert "attention itself" in block.counted and "not counted" in block.counted
 
 
-@pytest.fixture(scope="module")
-def made():
+ROOFLINE = "roofline"
+
+
+@cache
+def made(suite: str) -> dict:
     """The figures of the recorded book by name, made once; not drawn, which takes seconds."""
-    found = {}
-    for suite in (*book.ATTENTION, *book.LAYERS):
-        record = recorded(suite)
-        for name, _, figure in pages(record, book.page_of(record)):
-            found[f"{suite}_{name}"] = figure
-    points, roofs = book.under_the_roof(recorded("ladder"))
-    found["roofline"] = figures.roofline(points, **roofs)
-    return found
+    if suite == ROOFLINE:
+        points, roofs = book.under_the_roof(recorded("ladder"))
+        return {suite: figures.roofline(points, **roofs)}
+    record = recorded(suite)
+    return {name: figure for name, _, figure in pages(record, book.page_of(record))}
 
 
-def test_every_suite_has_a_figure_of_its_rates(made):
-    for suite in (*book.ATTENTION, *book.LAYERS):
-        assert f"{suite}_efficiency" in made
-    caption = made["block_efficiency"].get_supxlabel().replace("\n", " ")
-    assert "attention itself" in caption and "recorded" in caption
+@pytest.mark.turns(5)
+@pytest.mark.parametrize("suite", in_turns([*book.ATTENTION, *book.LAYERS], 6))
+def test_every_suite_has_a_figure_of_its_rates(suite):
+    caption = made(suite)["efficiency"].get_supxlabel().replace("\n", " ")
+    assert "recorded" in caption and (suite != "block" or "attention itself" in caption)
 
 
-def test_no_text_of_the_book_reaches_outside_its_figure_and_no_labels_overlap(made):
-    for name, figure in made.items():
+@pytest.mark.turns(5)
+@pytest.mark.parametrize("suite", in_turns([*book.ATTENTION, *book.LAYERS, ROOFLINE], 6))
+def test_no_text_of_the_book_reaches_outside_its_figure_and_no_labels_overlap(suite):
+    for name, figure in made(suite).items():
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         renderer = canvas.get_renderer()
@@ -175,6 +179,7 @@ def out_of_view(figure) -> set[Text]:
     return hidden
 
 
+@pytest.mark.turns(3)
 def test_the_command_draws_what_is_recorded_and_names_what_is_not(tmp_path, capsys):
     records = tmp_path / "results" / "h200"
     records.mkdir(parents=True)

@@ -27,6 +27,7 @@ def words_of(text: str) -> list[str]:
     return [match[0] for match in WORDS.finditer(text)]
 
 
+@pytest.mark.system
 def test_the_engine_has_no_word_of_the_course():
     found = {}
     for path in sorted(ENGINE.rglob("*")):

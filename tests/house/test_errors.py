@@ -60,6 +60,7 @@ def raises(tree: ast.AST, place: str):
         yield from raises(node, f"{place}.{node.name}" if named else place)
 
 
+@pytest.mark.system
 def test_input_is_judged_by_errors_for_the_user():
     found = [one for name, tree in modules() for one in raises(tree, name)]
     wrong = [
@@ -90,6 +91,7 @@ def exceptions():
                     yield f"{name}.{node.name}", made
 
 
+@pytest.mark.system
 def test_each_exception_of_ours_is_for_the_user_or_caught():
     found = dict(exceptions())
     others = {name for name, made in found.items() if not issubclass(made, UserError)}

@@ -31,6 +31,7 @@ def problems(text: str) -> list[str]:
     ]
 
 
+@pytest.mark.system
 def test_no_file_holds_forbidden_words():
     files = [path for path in check_format.project_files() if path.suffix in TEXT]
     assert len(files) > 20

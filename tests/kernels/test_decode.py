@@ -101,8 +101,9 @@ RAGGED = [
 ]
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
-    ("dtype", "heads", "kv_heads", "n", "d", "how"), in_turns(RAGGED, 2), ids=str
+    ("dtype", "heads", "kv_heads", "n", "d", "how"), in_turns(RAGGED, 3), ids=str
 )
 def test_ragged_lengths(dtype, heads, kv_heads, n, d, how):
     """32 rows are two blocks' of 16; 30 columns are copied element by element."""
@@ -111,13 +112,15 @@ def test_ragged_lengths(dtype, heads, kv_heads, n, d, how):
     check(*inputs(dtype, len(LENGTHS), heads, kv_heads, n, m, d), LENGTHS, **how)
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 5, 40])
+@pytest.mark.turns(5)
+@pytest.mark.parametrize("blocks", in_turns([1, 2, 5, 40], 2))
 def test_any_number_of_blocks(blocks):
     """A block has pieces of many heads, or a head hundreds of keys in many blocks."""
     chosen = (f"-DBLOCKS={blocks}",)
     check(*inputs(BFLOAT16, 3, 4, 2, 1, 700, 32), (700, 3, 450), options=chosen)
 
 
+@pytest.mark.turns(2)
 def test_many_sequences():
     """More than a warp has lanes."""
     lengths = [b * 7 % 90 for b in range(70)]
@@ -136,7 +139,8 @@ def test_other_scales(scale):
     check(*inputs(BFLOAT16, 1, 4, 2, 1, 300, 64), (290,), scale=scale)
 
 
-@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.turns(5)
+@pytest.mark.parametrize("blocks", in_turns([1, 3], 2))
 def test_huge_logits_that_rise_and_fall(blocks):
     """Later parts have larger shifts than earlier ones, and the reverse."""
     for order in (1, -1):
@@ -154,6 +158,7 @@ def test_unaligned_caches(shift):
     assert_agrees(out, expected(q, k, v, (50,))[0], relative=4e-3, name="out")
 
 
+@pytest.mark.turns(3)
 def test_calls_again_and_plans_leave_the_counters_at_zero():
     q, k, v = inputs(BFLOAT16, 2, 4, 2, 1, 300, 64)
     lengths = np.array([300, 120], np.int32)
@@ -165,18 +170,19 @@ def test_calls_again_and_plans_leave_the_counters_at_zero():
             assert_agrees(out, expected(q, k, v, lengths)[0], relative=4e-3, name="out")
 
 
-def test_memory_is_used_soundly():
-    for shape, lengths, page in (
-        ((2, 4, 2, 2, 240, 64), (230, 37), 48),
-        ((1, 2, 2, 1, 150, 20), (150,), 0),
-    ):
-        with observe(Sanitizer()) as report:
-            check(
-                *inputs(BFLOAT16, *shape), lengths, page=page, options=("-DBLOCKS=3",), causal=True
-            )
-        assert report.findings == []
+@pytest.mark.turns(5)
+@pytest.mark.parametrize(
+    ("shape", "lengths", "page"),
+    in_turns([((2, 4, 2, 2, 240, 64), (230, 37), 48), ((1, 2, 2, 1, 150, 20), (150,), 0)], 2),
+    ids=str,
+)
+def test_memory_is_used_soundly(shape, lengths, page):
+    with observe(Sanitizer()) as report:
+        check(*inputs(BFLOAT16, *shape), lengths, page=page, options=("-DBLOCKS=3",), causal=True)
+    assert report.findings == []
 
 
+@pytest.mark.turns(3)
 def test_a_page_outside_the_cache_is_reported():
     q, k, v = inputs(BFLOAT16, 1, 1, 1, 1, 64, 64)
     pages, table = paged(k, 16)
@@ -186,7 +192,8 @@ def test_a_page_outside_the_cache_is_reported():
     assert {finding.kind for finding in report.findings} == {"out-of-bounds"}
 
 
-@pytest.mark.parametrize("d", [64, 256])
+@pytest.mark.turns(5)
+@pytest.mark.parametrize("d", in_turns([64, 256], 2))
 def test_counts(d):
     """Each byte of K and V is read once, whatever the group; conflicts in no tile."""
     products, bulk = [], d == 256
@@ -264,7 +271,8 @@ def test_the_fastest_tiles_that_fit_are_taken():
     assert warps == [c["WARPS"] for c in DECODE_TILES.of(128)[:2]] == [8, 4]
 
 
-@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("d", in_turns([64, 128], 2))
 def test_the_tiles_of_an_h200_are_right(d):
     """But for a stage at d = 128, which sm_80 has no shared memory for."""
     q, k, v = inputs(BFLOAT16, 2, 8, 2, 1, 700, d)
@@ -281,7 +289,7 @@ def ptxas() -> str:
     return found[0] if found else shutil.which("ptxas") or pytest.skip("no ptxas here")
 
 
-@pytest.mark.parametrize("d", [64, 80, 128])
+@pytest.mark.parametrize("d", in_turns([64, 80, 128], 3))
 def test_ptxas_spills_nothing(d, tmp_path):
     row = step("decode")
     options = row.launch(Problem(64, 1, 4096, d, dtype="bfloat16"), (), H200).options(())

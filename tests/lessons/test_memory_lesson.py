@@ -72,6 +72,7 @@ def test_probe_sizes_are_those_of_the_kernel_file():
     )
 
 
+@pytest.mark.system
 def test_every_variant_is_a_build_of_its_own():
     variants = memory_levels.score_variants()
     assert len(set(variants.values())) == len(variants) == 15

@@ -133,6 +133,8 @@ def test_an_ordinary_user_is_one(project):
     assert done.stdout.strip() == str(who.pw_uid), done.stderr
 
 
+@pytest.mark.turns(4)
+@pytest.mark.system
 def test_the_factors_of_this_machine(tmp_path):
     values = anywhere.factors(tmp_path)
     names = [value.name for found in values.values() for value in found]

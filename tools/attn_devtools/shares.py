@@ -2,8 +2,10 @@
 
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from itertools import product
+from zlib import crc32
 
 from attn_course.folders import IMPORT_ROOT
 
@@ -35,6 +37,27 @@ def in_turns(cases: Sequence, turns: int) -> list:
     So a commit always takes the same, and several commits take all. All where the proof is whole.
     """
     return list(cases if WHOLE else cases[_commit() % turns :: turns])
+
+
+def waiting(items: Sequence) -> list:
+    """Return the tests with a mark `turns(n)` whose turn it is not: each comes every n-th commit.
+
+    The cases of a test follow each other. A file that has the mark comes as a whole, and so do the
+    tests with a mark `turns(n, name)` of one name, for those that share what is slow. Others seldom
+    begin with the same commit. None where the proof is whole.
+
+    items: pytest's, as collected.
+    """
+    found, places, commit = [], Counter(), _commit()
+    for item in () if WHOLE else items:
+        node, mark = next(item.iter_markers_with_node("turns"), (None, None))
+        if node is not None:
+            turns, *together = mark.args
+            name = together[0] if together else node.nodeid.partition("[")[0]
+            if (crc32(name.encode()) + places[name] + commit) % turns:
+                found.append(item)
+            places[name] += node is item and not together
+    return found
 
 
 def _commit() -> int:

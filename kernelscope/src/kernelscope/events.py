@@ -315,7 +315,9 @@ class InstructionEvent:
     def active_warps(self) -> np.ndarray:
         """(warps,) sorted numbers of the warps with an active lane, counted through the chunk."""
         warps = self.lanes >> 5
-        return warps[np.flatnonzero(np.diff(warps, prepend=-1))]
+        is_first = np.ones(warps.size, bool)
+        np.not_equal(warps[1:], warps[:-1], out=is_first[1:])
+        return warps[is_first]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ def call(name, grid, block, *arguments, **keywords):
     return run(CODE, name, grid, block, *arguments, shared=SHARED, **keywords)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("order", [None, 1, 2], ids=["lockstep", "one", "two"])
 def test_stages_with_a_producer_warp(build, order):
     a, out = array(), zeros((48, 32))
@@ -59,6 +60,8 @@ def test_named_barriers_pass_turns_between_warpgroups(build, order):
     assert (out == 1000 * np.arange(5)[:, None] + np.arange(127, -1, -1)).all()
 
 
+@pytest.mark.turns(2)
+@pytest.mark.system
 @pytest.mark.parametrize("operation", ["store", "add"])
 def test_processes_share_a_launch_with_bulk_copies(operation, monkeypatch):
     """What is stored by disjoint blocks may be shared out; what is added up may not."""

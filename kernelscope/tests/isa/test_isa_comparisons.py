@@ -3,6 +3,8 @@
 import itertools
 import operator
 
+import pytest
+
 from . import isa_oracle as exact
 from .isa_harness import check
 from .isa_oracle import decode
@@ -104,6 +106,8 @@ def _targets(kind):
 _add_comparisons()
 
 
+@pytest.mark.turns(2)
+@pytest.mark.system
 def test_comparisons():
     """Every comparison operator, combination, type and result type."""
     for opcode, expected in COMPARISONS.items():

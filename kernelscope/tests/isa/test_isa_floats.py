@@ -150,6 +150,8 @@ for kind in ("f32", "f64"):
 test_class.__test__ = False
 
 
+@pytest.mark.turns(4)
+@pytest.mark.system
 @pytest.mark.parametrize("name", groups(by_name, CASES))
 def test_rows(name):
     check_all(name, by_name, CASES)

@@ -236,6 +236,8 @@ for kind, relu in itertools.product(LIMITS, (False, True)):
     )
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 @pytest.mark.parametrize("family", sorted({text.split(".")[0] for text in CASES}))
 def test_family(family):
     for opcode, oracle in CASES.items():

@@ -131,6 +131,8 @@ def programs():
 CODE, FUNCTIONS = programs()
 
 
+@pytest.mark.turns(8)
+@pytest.mark.system
 @pytest.mark.parametrize("seed", range(KERNELS))
 def test_random_control_flow(seed, build):
     given = np.random.default_rng(seed).integers(0, 2**32, 2 * THREADS, dtype=np.uint32)

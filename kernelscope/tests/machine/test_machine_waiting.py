@@ -257,6 +257,8 @@ def some_patience(monkeypatch):
     monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "20")
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 @pytest.mark.parametrize("threads", [1, 40])
 @pytest.mark.parametrize("cycles", [1000, 20_000_000])
 def test_a_busy_wait_on_the_clock_ends(some_patience, build, threads, cycles):

@@ -98,6 +98,8 @@ def settled(monkeypatch):
     return found
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 @pytest.mark.parametrize("places", (1, 5))
 @pytest.mark.parametrize("name", TAKEN + LEFT)
 def test_the_lanes_succeed_in_the_order_of_lockstep(name, places, settled, monkeypatch):

@@ -157,6 +157,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("form", PAIRS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_bits_are_those_of_mma(form, family):

@@ -48,6 +48,8 @@ def entry(number, opcode):
 ENTRIES = tuple(entry(number, opcode) for number, opcode in enumerate(OPCODES))
 
 
+@pytest.mark.turns(2)
+@pytest.mark.system
 @pytest.mark.parametrize("action", ["load.a", "load.b", "load.c", "store.d"])
 @pytest.mark.parametrize("space", [".global.", ".shared.", "."])
 def test_fragments_move_to_and_from_their_places(action, space):

@@ -57,6 +57,8 @@ def copied(probe):
     return predicted
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 def test_a_copy_takes_its_bytes_over_the_bandwidth(copied):
     found = copied()
     shortest = 2 * (1 << 25) / H200.dram_gbps / 1e3
@@ -78,11 +80,15 @@ def test_reading_alone_is_faster_than_copying():
         assert found == pytest.approx(1e9 / gbps)
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 def test_half_the_bandwidth_is_twice_the_time(copied):
     slow = replace(H200, dram_gbps=H200.dram_gbps / 2)
     assert 1.7 < copied(slow).us / copied().us < 2.05
 
 
+@pytest.mark.turns(4)
+@pytest.mark.system
 def test_a_copy_without_its_loads_or_stores_is_shorter(copied):
     found = copied()
     lines = measure.PROBES.read_text().splitlines()
@@ -91,6 +97,7 @@ def test_a_copy_without_its_loads_or_stores_is_shorter(copied):
         assert 0.3 * found.us < found.without_line[line] < 0.8 * found.us
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "clocks", "limit", "extra"),
     [
@@ -129,6 +136,7 @@ def test_barriers_take_their_clocks(probe):
     assert shortest < found.us < 1.5 * shortest + START_US
 
 
+@pytest.mark.system
 def test_atomics_on_one_address_wait_for_each_other():
     """The hottest address counts, not the number of atomics."""
     kernel = RawKernel(ATOMICS, "add_up", backend="simulator")
@@ -151,6 +159,8 @@ def parts(record):
     return {"held_out": record, "held_out_second": record.get("corrected", record.get("second"))}
 
 
+@pytest.mark.turns(6)
+@pytest.mark.system
 @pytest.mark.parametrize("place", ["best", "median", "worst"])
 def test_the_record_is_of_this_model(record, parts, place):
     """Small held-out kernels get the times that the judgement has, bad ones too."""

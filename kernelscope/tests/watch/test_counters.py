@@ -53,6 +53,7 @@ def copy_counts(type_name, dtype, stride, start=0, active=32, threads=32, blocks
     ).totals
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("type_name", "stride", "start", "sectors"),
     [
@@ -180,6 +181,7 @@ SHARED = """extern "C" __global__ void k(T* out, int stride, int start, int acti
 }"""
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("type_name", "stride", "start", "active", "wavefronts", "minimum"),
     [

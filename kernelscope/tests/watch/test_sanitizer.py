@@ -106,6 +106,8 @@ CLEAN = {
 }
 
 
+@pytest.mark.turns(4)
+@pytest.mark.system
 @pytest.mark.parametrize("warp_order", [None, 1], ids=["lockstep", "random warps"])
 @pytest.mark.parametrize("name", CLEAN)
 def test_race_free_code_has_no_findings(name, warp_order):
@@ -203,6 +205,8 @@ RACES = {  # name: the hazard and the body, whose last line meets it
 }
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 @pytest.mark.parametrize("warp_order", [None, 3], ids=["lockstep", "random warps"])
 @pytest.mark.parametrize("name", RACES)
 def test_races_are_found(name, warp_order):
@@ -491,6 +495,8 @@ extern "C" __global__ void k(const int* a, int* b) {
 SECOND = "line 8 `b[threadIdx.x] += CALL;`"
 
 
+@pytest.mark.turns(4)
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("call", "line", "called"),
     [

@@ -161,6 +161,8 @@ def findings(code, **launched):
     return check(compiled()[body(code)], block=128, **launched)
 
 
+@pytest.mark.turns(4)
+@pytest.mark.system
 @pytest.mark.parametrize("name", MISUSES)
 def test_misuse(name):
     code, kind, severity, says, remedy = MISUSES[name]

@@ -493,6 +493,8 @@ def test_outcomes_of_the_model(name):
     assert (values in Executions(threads, blocks).outcomes()) == allowed
 
 
+@pytest.mark.turns(4)
+@pytest.mark.system
 @pytest.mark.parametrize("row", TABLE, ids=IDS)
 def test_what_the_sanitizer_says(row):
     assert [verdict(row, order) for order in (None, 2)] == [row.found] * 2

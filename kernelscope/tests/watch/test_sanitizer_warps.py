@@ -174,6 +174,8 @@ NAMED_IN_VAIN = {
 }
 
 
+@pytest.mark.turns(3)
+@pytest.mark.system
 @ORDERS
 @pytest.mark.parametrize("name", [*NAMED, *NAMED_IN_VAIN])
 def test_barriers_with_a_count_order_those_who_take_part(name, warp_order):

@@ -81,6 +81,7 @@ def test_a_submission_reaches_nothing(mode, tmp_path, monkeypatch):
         assert secret.read_text() == "the solution" and course.read_bytes() == before
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("text", "limit", "given"),
     [
@@ -155,9 +156,10 @@ def _ended(scandir):
     return scan
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
     "case",
-    in_turns([case for case in CASES if isinstance(case.change, Python)], 3),
+    in_turns([case for case in CASES if isinstance(case.change, Python)], 6),
     ids=lambda case: case.name,
 )
 def test_the_python_of_hostile_submissions_is_held(sandbox, case, tmp_path):

@@ -131,9 +131,8 @@ os.execv(command[0], command)
 """
 
 
-# One commit tests the modes for root, another for an ordinary user.
 @pytest.mark.parametrize(
-    ("label", "user"), in_turns([*product([*MODES, WITHOUT], [ROOT, ORDINARY])], 2)
+    ("label", "user"), in_turns([*product([*MODES, WITHOUT], [ROOT, ORDINARY])], 3)
 )
 def test_the_walls_of_a_mode(label, user, tmp_path, record_property):
     why, told = _probed(label, user, tmp_path)
@@ -189,6 +188,7 @@ print(json.dumps(outcome and [outcome.status, outcome.tail]))
 """
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", MODES)
 def test_packages_of_a_user_site_are_found(mode, tmp_path):
     base = os.path.realpath(sys.executable)

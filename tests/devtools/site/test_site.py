@@ -19,6 +19,7 @@ from attn_devtools.site.runs import kernel_run
 
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.turns(5),
     # MyST's use of Sphinx's names
     pytest.mark.filterwarnings("ignore:.*MystReferenceResolver:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*MystReferenceResolver:PendingDeprecationWarning"),

@@ -128,6 +128,7 @@ class RawModule:
         } | ({} if jitify is None else {"jitify": jitify})
         self._noted = False  # whether a warning has named what is of nvcc
         self.for_debug = False  # whether only observers that ask for the debug build will watch
+        self._describes_debug = False  # whether the debug build has been taken for describing
         self._programs: dict[str, object] = {}
         self._kernels: dict[str, Kernel] = {}
         if self.name_expressions and self.kind != ".cu":
@@ -249,9 +250,11 @@ class RawModule:
             if self._has_large_headers and not self._is_watched_in_debug():
                 return self.compiled()
             try:
-                return self.compiled("debug")
+                found = self.compiled("debug")
             except CompileError:
                 return self.compiled()
+            self._describes_debug = True
+            return found
 
     @cached_property
     def _has_large_headers(self) -> bool:
@@ -264,11 +267,25 @@ class RawModule:
 
     @cached_property
     def _ptx_module(self) -> Module:
-        return parse(self._described.ptx, bodies=False)
+        """What is described; of a debug build that will run, the whole of it, which is read once.
+
+        Else it has no bodies.
+        """
+        program = self._described_program
+        return program.module if program else parse(self._described.ptx, bodies=False)
 
     @cached_property
     def _debug_reader(self) -> Reader | None:
+        if self._described_program:
+            return self._described_program.dwarf
         return Reader(self._ptx_module) if ".debug_info" in self._ptx_module.sections else None
+
+    @cached_property
+    def _described_program(self):
+        """The program of the described build where that will run; else None."""
+        if self._described is None or not self._describes_debug or self.backend == "gpu":
+            return None
+        return self.program("debug") if self._is_watched_in_debug() else None
 
     @cached_property
     def _entries(self) -> tuple[str, ...]:

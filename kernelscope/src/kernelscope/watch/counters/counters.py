@@ -381,7 +381,6 @@ class Counters(Observer):
         if access.space == "local":
             row.counts[f"local_{access.kind}_requests"] += requests
             return
-        address = np.broadcast_to(address, lanes.shape)
         if access.kind == "atomic":
             row.counts["atomic_requests"] += requests
             if row.serving == JOINED:

@@ -92,6 +92,7 @@ class Engines:
         self.waits: dict[int, tuple[str, str]] = {}  # group -> its last wait that did not pass
         self.waiting, self.ran, self.failed = np.zeros((3, memory.threads), bool)
         self.touched: set[int] = set()  # tiles that threads read in this frame
+        self.grouped: tuple = (None, [])  # threads of the last instruction, their groups
         self.open = [0] * count
         self.products: list[dict] = []
         self.landed: list[_Tile] = []
@@ -154,7 +155,9 @@ class Engines:
         self.ran[threads] = True
         if kind == WAITS_BARRIER:
             self.failed[threads] = True
-        for group in np.unique(threads // self.width).tolist():
+        if threads is not self.grouped[0]:
+            self.grouped = threads, np.unique(threads // self.width).tolist()
+        for group in self.grouped[1]:
             now = self.doing.get(group, (STANDS, ""))
             if WORK.index(kind) <= WORK.index(now[0]):
                 self.doing[group] = kind, detail

@@ -36,12 +36,15 @@ class TracedBlock:
         self.is_kept[list(kept or ())] = True
         self.pointer_texts: dict[str, dict[int, str]] = {}  # space -> address -> its text
         self.local_written = np.zeros((0, 0), bool)  # (threads, bytes of local memory)
+        self.found: tuple = (None, 0, ())  # lanes, their base, and what mine() said of them
 
     def mine(self, lanes: np.ndarray, machine: MachineView) -> tuple[slice, np.ndarray]:
         """Return where this block's lanes are in sorted lanes, and their thread numbers."""
         base = machine.lane_of(self.number)
-        low, high = np.searchsorted(lanes, (base, base + self.threads))
-        return slice(low, high), lanes[low:high] - base
+        if self.found[0] is not lanes or self.found[1] != base:  # most follow others of the same
+            low, high = np.searchsorted(lanes, (base, base + self.threads))
+            self.found = lanes, base, (slice(low, high), lanes[low:high] - base)
+        return self.found[2]
 
     def kept_of(self, threads: np.ndarray) -> np.ndarray:
         """Return those of some threads that are kept."""
