@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from held_out_set import FOLDERS, held_out
 from kernelscope import RawKernel, RawModule, observe
+from kernelscope.errors import InputError, UnknownNameError
 from kernelscope.timing import Time, measure
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import NAMES, WAITS
@@ -257,3 +258,11 @@ def test_fitted_and_held_out_kernels_are_apart(record):
     assert len(record["fitted"]) > 100
     held = {one.name for folder in FOLDERS for one in held_out(folder)}
     assert not fitted & held and len(held) >= 90
+
+
+def test_a_file_that_is_not_there_or_none_of_measure_gpu_is_named(tmp_path):
+    with pytest.raises(UnknownNameError, match="no file .*none.json: `kernelscope measure-gpu"):
+        gpu(str(tmp_path / "none.json"))
+    (tmp_path / "empty.json").write_text('{"gpu": {}}')
+    with pytest.raises(InputError, match="empty.json is no file of measure-gpu.*'constants'"):
+        gpu(str(tmp_path / "empty.json"))

@@ -94,6 +94,8 @@ def gpu(name: str) -> GpuConstants:
         UnknownNameError: there is no such GPU; InputError: the file is none of measure-gpu.
     """
     path = Path(name) if name.endswith(".json") else FOLDER / f"{name.lower()}.json"
+    if not path.is_file() and name.endswith(".json"):
+        raise UnknownNameError(f"no file {name}: `kernelscope measure-gpu --json FILE` writes one")
     if not path.is_file():
         near = did_you_mean(name, names())
         raise UnknownNameError(f"no GPU {name!r}{near}; there are: {', '.join(names())}")
@@ -116,7 +118,9 @@ def from_record(record: dict, name: str) -> GpuConstants:
     try:
         constants = {key: record["constants"][key]["value"] for key in CONSTANTS}
         return GpuConstants(**record["gpu"], **constants)
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
+        raise InputError(f"{name} is no file of measure-gpu: it has no {error}") from None
+    except TypeError as error:
         raise InputError(f"{name} is no file of measure-gpu: {error}") from None
 
 
