@@ -455,3 +455,23 @@ def test_layer_norm_whose_squares_overflow_is_nan(width):
     assert np.isnan(found[1]).all()
     sound = reference.layer_norm(x[::2])
     assert_agrees(np.ascontiguousarray(found[::2]), sound, relative=NORM, name="others")
+
+
+@pytest.mark.parametrize("layer", [layer_norm, bias_gelu])
+def test_a_call_is_plain_where_all_arrays_begin_at_16_bytes(layer):
+    """Else the vector loads of PLAIN would be misaligned; and a missing array has its own code."""
+    room = np.zeros(4 * 64 + 8, np.float32)
+    start = -room.ctypes.data % 16 // 4
+    vectors = [normal(64, seed=seed) for seed in range(1 + (layer is layer_norm))]
+    for off in (0, 1):
+        x = room[start + off :][: 4 * 64].reshape(4, 64)
+        x[:] = normal(4, 64)
+        for given, plain in ((vectors, off == 0), ([None] * len(vectors), False)):
+            plan = layer.plan(x, *given, backend="simulator")
+            [launch] = plan.launches.launches
+            assert bool(launch.geometry.constants["PLAIN"]) == plain, (off, given)
+            name = "gelu" if layer is bias_gelu else "layer_norm"
+            total = x if name == "layer_norm" or given[0] is None else x + given[0]
+            more = given if name == "layer_norm" else ()
+            expected = getattr(reference, name)(total.astype(np.float64), *more)
+            assert_agrees(plan(), expected, relative=NORM, name=f"{name}, {4 * off} bytes off")
