@@ -292,7 +292,7 @@ PARALLEL_SUITES = {
         "attention of two GPUs, bfloat16: a ring, and by heads, beside one GPU",
         tuple(
             ParallelRow((1, 16, n, 128), causal)
-            for n in (8192, 32768, 131072)
+            for n in (2048, 4096, 8192, 32768, 131072)
             for causal in (False, True)
         ),
         (
