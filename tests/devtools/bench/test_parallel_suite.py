@@ -30,11 +30,11 @@ ROW = ParallelRow((1, 4, 12, 8), False, "float32", 2)
 
 
 class FixedClock:
-    """Runs a launch; each takes 5 us, of one call or of two."""
+    """Runs a launch; each takes 5 ms, of one call or of two."""
 
     def time_us(self, launch):
         launch()
-        return 5.0
+        return 5000.0
 
     def synchronize(self):
         pass
@@ -80,7 +80,7 @@ def test_a_row_and_its_record(threads, tmp_path, capsys):
     assert found["wrong"] == found["refused"] == {} and set(found["timings"]) == set(parallel.OURS)
     assert set(found["ratios"]) == {"ring", "heads"} and not threads.teams
     assert {one["calls_a_sample"] for one in found["timings"].values()} == {2}
-    assert {one["median_us"] for one in found["timings"].values()} == {2.5}
+    assert {one["median_us"] for one in found["timings"].values()} == {2500.0}
     side = found["exchange"]
     assert side["bytes"] == 2 * 2 * 6 * 8 * 4 and side["hidden"] == 1.0
     fields = {"suite": "parallel", "about": "all", "torch": "", "clocks": {}, "ranks": 2}
