@@ -39,7 +39,7 @@ def test_each_row_of_a_table_is_part_of_a_message(words):
     assert [name for name in words if name not in every] == []
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 def test_no_function_of_cuda_c_is_left_in_a_message():
     named = r"(?<!\w)__[a-z]\w*"

@@ -29,7 +29,7 @@ from attn_devtools.shares import crossed, in_turns
 run = partial(gradient_runs.run, "backward_wgmma")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(8)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("dtype", "shape", "m", "kv_heads", "how"),
@@ -62,7 +62,7 @@ TURNS = [
 WIDE = [(3, (200, 330, 128, causal)) for causal in (False, True)]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(8)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("blocks", "case"), in_turns(crossed([1, 3, 108], TURNS, each=2) + WIDE, 7), ids=str
@@ -108,7 +108,7 @@ def test_the_sanitizer_is_silent(deterministic):
         fresh -= writes
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 def test_counts():
     """Five products of a tile of keys and two of queries, and what the copy engine moves."""

@@ -126,7 +126,7 @@ def test_the_stores_of_tiles(shape, requests, sectors):
     assert tile_stores(*shape) == (requests, sectors)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(8)
 @pytest.mark.system
 def test_products_under_copies_are_those_between_a_copy_and_its_wait():
     exercise = read_exercise("copy_ahead")

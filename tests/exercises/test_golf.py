@@ -37,7 +37,7 @@ def test_costs_add_the_counters_of_each_kind_and_their_total():
     }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_pass_shows_its_standing_beside_the_reference_and_the_best(copy):
     known = dict(known_standings(EXERCISE))
     best = min(known, key=lambda name: known[name]["total"])
@@ -68,7 +68,7 @@ def test_a_pass_shows_its_standing_beside_the_reference_and_the_best(copy):
     assert "best known" not in repr(session.attempt(EXERCISE, EXERCISE.wrong[0].text, copy))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(8)
 def test_an_own_pass_can_be_the_best_known(copy):
     lean = EXERCISE.solution
     session.attempt(EXERCISE, lean, copy)
@@ -108,7 +108,7 @@ def test_blanks_at_the_ends_of_lines_make_no_other_text():
     assert text_hash("a \nb\n\n") == text_hash("a\nb") != text_hash("a\nc")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_the_command_shows_the_passes_beside_the_known_solutions(copy, capsys):
     session.attempt(EXERCISE, EXERCISE.solution, copy)
     session.attempt(EXERCISE, EXERCISE.wrong[0].text, copy)
@@ -125,7 +125,7 @@ def test_the_command_shows_the_passes_beside_the_known_solutions(copy, capsys):
     assert f"{own['total']:,}" in shown and own["date"] in shown
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_without_a_working_copy_the_command_shows_the_known_solutions(
     tmp_path, monkeypatch, capsys
 ):

@@ -47,19 +47,19 @@ def test_each_patient_has_a_verdict():
     assert set(VERDICTS) - {NOTHING} < set(KINDS)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("letter", KIND)
 def test_the_sanitizer_comes_to_the_verdict(letter):
     assert verdict(examined(patient(letter))) == KIND[letter]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("letter", sorted(set(KIND) - {*RACY, "J", "L"}))
 def test_the_symptom_shows_in_lockstep(letter):
     assert patient(letter).run().wrong and not patient(letter).twin.run().wrong
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("letter", RACY)
 def test_an_order_of_warps_brings_the_symptom_out(letter):
     one = patient(letter)

@@ -54,7 +54,7 @@ def test_every_dtype_has_methods_and_every_method_a_dtype():
     assert taken["flash_wmma"] == taken["flash_mma"] == HALVES
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_output_has_the_dtype_of_the_inputs(dtype):
     q, k, v = rounded(dtype, keys=21)
@@ -179,7 +179,7 @@ def test_a_step_is_judged_in_a_dtype_that_it_takes():
     assert verify_method("flash_mma", *rounded("float16")).dtype == "float16"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("command", ["run", "count", "check", "trace"])
 def test_commands_take_a_dtype(command, capsys):
     small = ["--shape", "1,1,9,12", "--dtype", "float16"]

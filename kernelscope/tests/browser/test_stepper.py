@@ -123,7 +123,7 @@ def test_barrier_by_barrier_the_worked_example(browser, page):
     assert not errors(browser)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 def test_a_matrix_product_shows_who_holds_what(browser, tmp_path):
     from traced_product import traced  # not above: notebooks import this module
 
@@ -182,7 +182,7 @@ def go(browser, root, step):
     )
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 def test_a_ring_shows_its_mbarriers_its_tiles_and_who_waits(browser, engines):
     folder, traces = engines
     root = opened(browser, folder / "ring.html")
@@ -203,7 +203,7 @@ def test_a_ring_shows_its_mbarriers_its_tiles_and_who_waits(browser, engines):
     assert not errors(browser)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_turns_and_products_with_their_tiles(browser, engines):
     folder, traces = engines
     root = opened(browser, folder / "products.html")
@@ -236,7 +236,7 @@ def test_turns_and_products_with_their_tiles(browser, engines):
     assert not errors(browser)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("name", ["ring", "products"])
 def test_the_timeline_fits_any_width_and_has_contrast(browser, engines, any_width, name, width):
@@ -273,7 +273,7 @@ def test_keys_buttons_and_slider_move(browser, page):
     assert root.get_attribute("data-step") == "1"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 def test_back_and_forth_show_the_same(browser, page):
     root = opened(browser, page)
 
@@ -397,7 +397,7 @@ def many_variables(tmp_path_factory):
     return path
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("width", [390, 820, 1440])
 def test_what_changes_is_in_sight_at_every_step(browser, many_variables, any_width, width):
     any_width(width)
@@ -415,7 +415,7 @@ def test_what_changes_is_in_sight_at_every_step(browser, many_variables, any_wid
     looked(browser, f"wide-{width}")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_all_text_has_contrast(browser, page, theme):
     feature = {"name": "prefers-color-scheme", "value": theme}
@@ -430,7 +430,7 @@ def test_all_text_has_contrast(browser, page, theme):
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_small_arrays_in_global_memory_fill_as_they_are_used(browser, page):
     root = opened(browser, page)
     assert all("acs-empty" in kind for kind in grid(root, "q[1][4][4]")[1])
@@ -593,7 +593,7 @@ def warp_accesses():
                     yield lanes, item[lanes] * size, size
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_wavefronts_are_counted_as_the_counters_count_them(browser):
     page = Path(kernelscope.__file__).parent / "watch" / "tracer" / "stepper_page"
     source = (page / "1_data.js").read_text(encoding="utf-8")

@@ -113,7 +113,7 @@ INDEPENDENT = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("count", (2, 3))
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_arrays_are_those_of_one_process(name, count, shares, monkeypatch):
@@ -238,7 +238,7 @@ def test_a_mask_knows_all_that_was_touched_from_its_first_byte_on():
     assert not mask.bytes.any() and mask.within == slice(0)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(8)
 def test_a_loop_over_the_grid_that_begins_at_the_first_byte_is_whole(shares, monkeypatch):
     """The first round of the first part touches byte 0, its second a place far behind."""
     monkeypatch.setenv(workers.WORKERS, "4")

@@ -46,7 +46,7 @@ def probes(monkeypatch):
     return measure._Probes(cupy, module, sms=2)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 def test_every_probe_runs(probes):
     """Each kernel of probes.cu is launched, and each constant is a positive number."""
@@ -56,7 +56,7 @@ def test_every_probe_runs(probes):
     assert all(np.isfinite(value) and value > 0 for value in found.values())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 def test_bandwidth_counts_read_and_written_bytes(probes):
     """2 MiB in 10 microseconds are 210 GB/s."""

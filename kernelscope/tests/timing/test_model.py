@@ -58,7 +58,7 @@ def copied(probe):
     return predicted
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 def test_a_copy_takes_its_bytes_over_the_bandwidth(copied):
     found = copied()
@@ -81,14 +81,14 @@ def test_reading_alone_is_faster_than_copying():
         assert found == pytest.approx(1e9 / gbps)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 def test_half_the_bandwidth_is_twice_the_time(copied):
     slow = replace(H200, dram_gbps=H200.dram_gbps / 2)
     assert 1.7 < copied(slow).us / copied().us < 2.05
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.system
 def test_a_copy_without_its_loads_or_stores_is_shorter(copied):
     found = copied()
@@ -160,7 +160,7 @@ def parts(record):
     return {"held_out": record, "held_out_second": record.get("corrected", record.get("second"))}
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(9)
 @pytest.mark.system
 @pytest.mark.parametrize("place", ["best", "median", "worst"])
 def test_the_record_is_of_this_model(record, parts, place):

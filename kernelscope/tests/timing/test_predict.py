@@ -46,7 +46,7 @@ def test_the_answer_has_time_bounds_and_lines(predict, tmp_path):
     assert launch["limit"] == max(model.WAITS, key=launch["bounds"].get)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 def test_another_gpu_has_a_wider_interval(predict):
     widths = []
@@ -62,7 +62,7 @@ def test_an_unknown_gpu_is_refused(predict):
     assert status == 2 and "no GPU 'h2000'" in said.err and "h200" in said.err
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 def test_without_nvdisasm_the_answer_says_so(predict, monkeypatch):
     """Machine code is guessed from PTX, and the time is of the same size."""

@@ -164,7 +164,7 @@ def run(line):
     launch(program, "k", (1, 1, 1), (64, 1, 1), [np.zeros(1024, np.uint32)])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 @pytest.mark.parametrize("line", LINES)
 def test_each_form_is_taken(line):
@@ -257,7 +257,7 @@ def changed(draw):
     return f"{guard}{opcode} {', '.join(operands)}"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 @pytest.mark.filterwarnings("ignore::kernelscope.errors.ShuffleWarning")
 @settings(max_examples=800, deadline=None, suppress_health_check=list(HealthCheck))

@@ -116,7 +116,7 @@ def tile_product(x, y, out, K: tl.constexpr, PRECISION: tl.constexpr):
     tl.store(out + i[:, None] * 16 + i[None, :], c.to(out.dtype.element_ty))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("dtype", "precision", "bound"),
     [
@@ -278,7 +278,7 @@ def ordered(x, up, down, turned, N: tl.constexpr):
     tl.store(turned + j, tl.flip(value))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_sort_and_flip():
     x = normal(64)
     up, down, turned = poisoned(64), poisoned(64), poisoned(64)

@@ -109,7 +109,7 @@ def product_arguments(a, b, c):
     return [a, b, c, a.shape[0], b.shape[1], a.shape[1], *strides(a), *strides(b), *strides(c)]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("config", [None, 1, {"BM": 16}])
 @pytest.mark.parametrize("activation", ["", "leaky"])
 def test_matrix_product(config, activation):
@@ -343,7 +343,7 @@ def attention(
     o_tiles.store([block * BM, 0], (sums / weight[:, None]).to(out.dtype.element_ty))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("causal", "shape"), [(True, (2, 70, 32)), (False, (1, 97, 64))])
 def test_fused_attention(causal, shape):
     heads, length, width = shape

@@ -51,7 +51,7 @@ PLANES = """__shared__ int p[3][64]; for (int k = 0; k < 4; ++k) {
 NO_VALUE = "error uninitialised-read"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("body", "expected", "array"),
@@ -233,7 +233,7 @@ ORDER = {  # name: findings, blocks, body; c is volatile and starts at 0
 }
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.system
 @pytest.mark.parametrize("name", ORDER)
 def test_order(name):
@@ -277,7 +277,7 @@ WARPS = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 @pytest.mark.parametrize("name", WARPS)
 def test_warp_masks(name):
@@ -358,7 +358,7 @@ def barriers():
     return launch
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.system
 @pytest.mark.parametrize("name", BARRIERS)
 def test_barriers_in_functions(name, barriers):
@@ -369,7 +369,7 @@ def test_barriers_in_functions(name, barriers):
     assert [one.line for one in found] == ([line] if line else []), found
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 def test_a_grid_barrier_that_some_blocks_skip(barriers):
     """A finding where the sanitizer watches; else the launch hangs, and the line is named."""
@@ -380,7 +380,7 @@ def test_a_grid_barrier_that_some_blocks_skip(barriers):
         barriers("hang apart", grid=2, watched=False)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.system
 def test_a_recursion_without_end_is_named_though_it_calls_others_last():
     head = "__device__ int deeper(int n, int* b) { return atomicAdd(b, 1) + deeper(n + 1, b); }"
@@ -453,7 +453,7 @@ SENDERS = {  # an exit is no arrival; an arrival publishes what came before it, 
 }
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(8)
 @pytest.mark.system
 @pytest.mark.parametrize("name", SENDERS)
 def test_threads_of_a_cluster_that_end_early(name):
@@ -565,7 +565,7 @@ MEMBERS = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.system
 @pytest.mark.parametrize("name", MEMBERS)
 def test_members(name):
