@@ -152,7 +152,9 @@ class Judgement:
         if self.times:
             mine, theirs = self.times
             lines.append(f"  {'predicted microseconds':<28}{mine.us:>12.3g}{theirs.us:>12.3g}")
-            lines += [f"  {mine.gpu}: limited by {mine.limit}; the reference by {theirs.limit}"]
+            for name, one in (("yours", mine), ("the reference", theirs)):
+                unit = "" if one.busiest == one.limit else f"; the busiest unit: {one.busiest}"
+                lines.append(f"  {name} on {one.gpu}: limited by {one.limit}{unit}")
             lines += [f"  {note}" for note in mine.notes]
         heads = next(iter(self.standings.values()), ())
         if heads:

@@ -60,7 +60,9 @@ def test_a_pass_shows_its_standing_beside_the_reference_and_the_best(copy):
         judgement.standings[name][US] for name in ("yours", "reference")
     )
     assert f"predicted microseconds{one.us:>18.3g}{reference.us:>12.3g}" in shown
-    assert f"{one.gpu}: limited by {one.limit}; the reference by {reference.limit}" in shown
+    for name, kernel in (("yours", one), ("the reference", reference)):
+        unit = "" if kernel.limit == kernel.busiest else f"; the busiest unit: {kernel.busiest}"
+        assert f"  {name} on {kernel.gpu}: limited by {kernel.limit}{unit}\n" in shown
     kept = copy.progress()["transpose"].passes[text_hash(EXERCISE.correct[0].text)]
     assert kept.us == one.us
     assert "best known" in judgement._repr_html_()
