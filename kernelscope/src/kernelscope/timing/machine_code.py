@@ -97,16 +97,19 @@ def machine_code(launch: Launch, arch: str) -> MachineCode | None:
     None where it cannot be made: without CUDA C source, such as PTX, or without nvdisasm.
     """
     source = launch.source
+    file = source.source_name.rsplit("/", 1)[-1]
     try:
         compiled = compile_cubin(source.source, source.source_name, source.options, arch)
-        text = disassembled(compiled.cubin, "-gi", "-hex")  # with source lines and encodings
+        return _of_cubin(compiled.cubin, launch.kernel, file)
     except (CompileError, CompilerFailedError, CompilerMissingError, BackendError):
         return None
-    file = source.source_name.rsplit("/", 1)[-1]
-    code = parse(text, launch.kernel, file)
-    if not code:
-        return None
-    return MachineCode(cubin_registers(compiled.cubin).get(launch.kernel, 0), tuple(code))
+
+
+@lru_cache(maxsize=64)  # a kernel is often launched again
+def _of_cubin(cubin: bytes, kernel: str, file: str) -> MachineCode | None:
+    text = disassembled(cubin, "-gi", "-hex")  # with source lines and encodings
+    code = parse(text, kernel, file)
+    return MachineCode(cubin_registers(cubin).get(kernel, 0), tuple(code)) if code else None
 
 
 def nvdisasm() -> str:
