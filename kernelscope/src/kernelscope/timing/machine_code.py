@@ -100,14 +100,14 @@ def machine_code(launch: Launch, arch: str) -> MachineCode | None:
     file = source.source_name.rsplit("/", 1)[-1]
     try:
         compiled = compile_cubin(source.source, source.source_name, source.options, arch)
-        return _of_cubin(compiled.cubin, launch.kernel, file)
+        text = disassembled(compiled.cubin, "-gi", "-hex")  # with source lines and encodings
     except (CompileError, CompilerFailedError, CompilerMissingError, BackendError):
         return None
+    return _read(compiled.cubin, text, launch.kernel, file)
 
 
 @lru_cache(maxsize=64)  # a kernel is often launched again
-def _of_cubin(cubin: bytes, kernel: str, file: str) -> MachineCode | None:
-    text = disassembled(cubin, "-gi", "-hex")  # with source lines and encodings
+def _read(cubin: bytes, text: str, kernel: str, file: str) -> MachineCode | None:
     code = parse(text, kernel, file)
     return MachineCode(cubin_registers(cubin).get(kernel, 0), tuple(code)) if code else None
 
