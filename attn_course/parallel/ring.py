@@ -57,6 +57,10 @@ class RingPlan(ParallelPlan):
                 launch()
             self.marks.set(f"done {number}")
 
+    def waited_us(self) -> float:
+        """Return how long the last call stood still for keys, where `marks.timed` was set."""
+        return sum(self.marks.waited_us(f"arrived {step}") for step in range(1, self.rank.size))
+
     # -- exchange ----------------------------------------------------------------------------------
     def _exchange(self, number: int) -> None:
         """Start what travels while step `number` computes; its buffer was that of the step before.

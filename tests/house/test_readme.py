@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import measured_tables
 import pytest
 import readme_tables
 from kernelscope.settings import ALIASES
@@ -66,8 +67,8 @@ def test_the_hours_are_those_that_the_lessons_state(monkeypatch):
 
 
 def test_the_methods_are_ranked_against_the_best_peer(monkeypatch, tmp_path):
-    monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
-    assert "`attn-course record ladder`" in readme_tables.methods()
+    monkeypatch.setattr(measured_tables, "GPU_RECORDS", tmp_path)
+    assert "`attn-course record ladder`" in measured_tables.methods()
     times = {"naive": 400.0, "auto": 50.0, "torch_eager": 100.0}
     row = {
         **NOT_TIMED,
@@ -82,13 +83,13 @@ def test_the_methods_are_ranked_against_the_best_peer(monkeypatch, tmp_path):
     }
     suite = {"suite": "ladder", "about": "all", "torch": "2.9", "clocks": {}, "rows": [row]}
     (tmp_path / "bench_ladder.json").write_text(json.dumps(stamped("bench_ladder", **suite)))
-    lines = [line for line in readme_tables.methods().splitlines() if line.startswith("| `")]
+    lines = [line for line in measured_tables.methods().splitlines() if line.startswith("| `")]
     assert lines[0] == "| `naive` | 400.0 | 2.00 | 25 | 1.0e-06 |"
     assert lines[-1].startswith("| `auto` | 50.0 | 2.00 | 200 |")
 
 
 def test_the_headline_names_the_peers_of_each_record(monkeypatch, tmp_path):
-    monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
+    monkeypatch.setattr(measured_tables, "GPU_RECORDS", tmp_path)
 
     def write(suite, best, value, *names):
         row = {"timings": dict.fromkeys(names), "best_peer": best, "ratio_peer": {"value": value}}
@@ -99,30 +100,53 @@ def test_the_headline_names_the_peers_of_each_record(monkeypatch, tmp_path):
     write("old", "torch_eager", 2.0, "auto", "torch_eager", *BACKENDS)
     write("new", "torch_flex", 0.9, *ATTENTION_PEERS)
     kept = "eager PyTorch and SDPA's backends"
-    assert readme_tables.best_peers(["old"]) == (
+    assert measured_tables.best_peers(["old"]) == (
         f"2.00 to 2.00 times as fast, at 1 shapes, as the best of {kept} "
         "(not timed: torch.compile and compiled flex_attention). The best is `eager` at 1"
     )
-    both = readme_tables.best_peers(["old", "new"])
+    both = measured_tables.best_peers(["old", "new"])
     assert f"at 1 shapes of `old`, as the best of {kept} (not timed: torch.compile" in both
     assert "; 0.90 to 0.90 times as fast, at 1 shapes of `new`, as the best of eager" in both
     assert both.endswith("`eager` at 1 and `flex` at 1; the 1 rows that lose stay")
 
 
+def test_the_headline_has_the_worst_and_the_best_rows(monkeypatch, tmp_path):
+    monkeypatch.setattr(measured_tables, "GPU_RECORDS", tmp_path)
+
+    def write(suite, rows):
+        fields = {"suite": suite, "about": "all", "torch": "2.9", "rows": rows}
+        path = tmp_path / f"bench_{suite}.json"
+        path.write_text(json.dumps(stamped(f"bench_{suite}", **fields)))
+
+    write("backward", [{"ratios": {"backward_wgmma": {"value": x}}} for x in (1.25, 0.9)])
+    write("decode", [{"ratio_peer": {"value": x}} for x in (0.7, 2.0, 1.0)])
+    ring = {"one_gpu": {"value": 1.9}, "torch_context_parallel": {"value": 1.1}}
+    write(
+        "parallel", [{"ratios": {"ring": ring}}, {"ratios": {"ring": {"one_gpu": {"value": 0.8}}}}]
+    )
+    assert measured_tables.elsewhere() == (
+        "the backward pass of kernel 25 is 0.90 to 1.25 times as fast as the best of the same "
+        "peers' at 2 shapes, decoding 0.70 to 2.00 times at 3; a ring of two GPUs is 0.80 to 1.90 "
+        "times as fast as one of them at 2 shapes, and 1.10 to 1.10 times as fast as PyTorch's "
+        "context_parallel"
+    )
+
+
 def test_a_changed_kernel_makes_the_results_stale(tmp_path, monkeypatch):
-    for path in readme_tables.GPU_RECORDS.glob("*.json"):
+    for path in measured_tables.GPU_RECORDS.glob("*.json"):
         record = json.loads(path.read_text())
         record["kernels"] = dict.fromkeys(record["kernels"], "0")
         (tmp_path / path.name).write_text(json.dumps(record))
-    monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
-    assert readme_tables.bench().count("STALE") == len(ATTENTION)
+    monkeypatch.setattr(measured_tables, "GPU_RECORDS", tmp_path)
+    assert measured_tables.bench().count("STALE") == len(ATTENTION) + 1  # and decoding
+    assert measured_tables.parallel().count("STALE") == 1
     assert readme_tables.layers().count("STALE") == len(LAYERS)
-    counters, results, _, sanitizer = readme_tables.checked().splitlines()
+    counters, results, _, sanitizer = measured_tables.checked().splitlines()
     assert all("STALE" in line for line in (counters, results, sanitizer))
 
 
 def test_a_missed_counter_and_a_false_alarm_are_told(tmp_path, monkeypatch):
-    for path in readme_tables.GPU_RECORDS.glob("*.json"):
+    for path in measured_tables.GPU_RECORDS.glob("*.json"):
         record = json.loads(path.read_text())
         if path.stem == "counters":
             record["missed"] = ["01: instructions"]
@@ -133,8 +157,8 @@ def test_a_missed_counter_and_a_false_alarm_are_told(tmp_path, monkeypatch):
         elif path.stem == "differential":
             record["sections"]["opcodes"]["agree"] -= 1
         (tmp_path / path.name).write_text(json.dumps(record))
-    monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
-    counters, results, _, sanitizer = readme_tables.checked().splitlines()
+    monkeypatch.setattr(measured_tables, "GPU_RECORDS", tmp_path)
+    counters, results, _, sanitizer = measured_tables.checked().splitlines()
     assert " 1 unexplained" in counters and " 1 false alarms" in sanitizer
     assert removed in sanitizer.partition(" (the record lacks ")[2].partition(")")[0]
     assert "; in 24_backward_mma.cu racecheck takes no order; " in sanitizer

@@ -133,7 +133,8 @@ def test_a_whole_run_names_its_kernels_and_has_the_trials(threads, monkeypatch):
         raise TeamFailed("Mortal 0: no answer\nand its trace")
 
     long = ParallelRow((1, 4, parallel.LONG, 8))
-    run = ParallelSuite("parallel", "small ones", (ROW, long), checks=(ROW,))
+    longer = ParallelRow((1, 4, 4 * parallel.LONG, 8))  # too long for trials
+    run = ParallelSuite("parallel", "small ones", (ROW, long, longer), checks=(ROW,))
     monkeypatch.setattr(parallel, "gpu_count", lambda: 2)
     monkeypatch.setattr(suite, "require_gpu", lambda: None)
     monkeypatch.setattr(parallel, "pick", lambda *_: "flash_mma")
@@ -145,8 +146,8 @@ def test_a_whole_run_names_its_kernels_and_has_the_trials(threads, monkeypatch):
     monkeypatch.setattr(records, "new_record", lambda kind, files, **of: {"files": files, **of})
     found = run.run(parallel.OURS)
     assert found["files"] == ["14_flash_mma", "31_join_parts"] and not run.teams
-    assert (found["ranks"], found["nccl"], len(found["rows"])) == (2, 22807, 2)
-    assert found["checked"] == [ROW, 2] and found["by_blocks"] == [long, 2]
+    assert (found["ranks"], found["nccl"], len(found["rows"])) == (2, 22807, 3)
+    assert found["checked"] == [ROW, 2] and found["by_blocks"] == [ROW, long, 2]
     assert found["lost_rank"] == "Mortal 0: no answer"
     assert "checked" not in run.run(parallel.OURS, quick=True)
 

@@ -45,7 +45,9 @@ LAYER_HEADS = "input|layer|us|20 to 80 %|GB/s|TFLOP/s|error|best peer's time / i
 PARALLEL_HEADS = f"B,H,L,D|on|ms|20 to 80 %|TFLOP/s|error|{ONE}: times|95 %|{TORCH}: times|95 %"
 BLOCKS_HEADS = "B,H,L,D|NCCL's blocks|grid|ring, ms|computation|exchange|link, GB/s"
 TRIALS = ("checked", "by_blocks", "lost_rank")
-EXCHANGE_HEADS = "B,H,L,D|MiB sent|both, ms|computation alone|exchange alone|hidden"
+EXCHANGE_HEADS = (
+    "B,H,L,D|MiB sent|both, ms|computation alone|exchange alone|waits|computes meanwhile|hidden"
+)
 BACKWARD_HEADS = f"B,H,L,D|method|us|20 to 80 %|TFLOP/s|{'|'.join(GRADIENTS)}|peer / its|95 %"
 RATIOS = "above 1 ours is faster; 95 %: interval of the ratio, from resampled turns"
 STANDING_LEGEND = (
@@ -252,16 +254,20 @@ def parallel_tables(record: dict) -> list[str]:
             against = [cell for other in (ONE, TORCH) for cell in ratio_cells(ratios.get(other))]
             rows.append([row["label"], name, median, f"{low} to {high}", *rates, *against])
         if one := row.get("exchange"):
-            times = (f"{one[key] / 1e3:.3f}" for key in ("both_us", "compute_us", "exchange_us"))
-            sent = f"{one['bytes'] / 2**20:.0f}"
-            hidden.append([row["label"], sent, *times, f"{100 * one['hidden']:.0f} %"])
+            names = ("both_us", "compute_us", "exchange_us", "waited_us")
+            times = [f"{one[name] / 1e3:.3f}" for name in names]
+            meanwhile = 1 - one["waited_us"] / one["exchange_us"]
+            shares = [f"{100 * share:.0f} %" for share in (meanwhile, one["hidden"])]
+            hidden.append([row["label"], f"{one['bytes'] / 2**20:.0f}", *times, *shares])
     link = ", ".join(f"{one['gb_s']:.0f} at {one['bytes'] >> 20} MiB" for one in record["link"])
     return [
         f"{record['ranks']} GPUs, a process each; NCCL {record['nccl']}; GB/s between neighbours, "
         f"both ways at once, each: {link}",
         table(PARALLEL_HEADS.split("|"), rows, right=range(2, 9)) + f"\ntimes: {RATIOS}",
         "How much of a ring's exchange the computation hides\n"
-        + table(EXCHANGE_HEADS.split("|"), hidden, right=range(1, 6)),
+        + table(EXCHANGE_HEADS.split("|"), hidden, right=range(1, 8))
+        + "\nms; waits: for keys; computes meanwhile: of the exchange, all but the waits; hidden: "
+        "of the exchange, what both together take less than one after the other",
         *trial_texts(record),
     ]
 

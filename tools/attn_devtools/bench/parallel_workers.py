@@ -35,6 +35,7 @@ ONE, RING, HEADS, TORCH = "one_gpu", "ring", "heads", "torch_context_parallel"
 COMPUTE, EXCHANGE = "ring_compute", "ring_exchange"  # the two sides of a ring, alone
 END_ROWS, BETWEEN_ROWS = 4, 24  # rows of a long sequence that are checked
 EXPONENTS = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}  # all bits of each
+CALLS_A_TURN = 3  # where waits are timed
 LINK_BYTES = tuple(1 << power for power in (20, 23, 26, 28))  # each way
 
 
@@ -276,6 +277,21 @@ class Ours:
         """Return microseconds of a call, of so many in sequence; 0 where the rank has no part."""
         self.rank.gather(None, f"a turn of {name}")
         return self._time_us(self.calls[name], calls) if name in self.calls else 0.0
+
+    def waited_us(self, turns: int) -> float:
+        """Return how long a ring's computation stands still for keys; the median of some turns.
+
+        Of a turn's calls the last one counts: before the first, one rank waits for another's start.
+        """
+        made, found = self.plans[RING], []
+        made.marks.timed = True
+        for _ in range(turns):
+            self.rank.gather(None, "a turn of waits")
+            for _ in range(CALLS_A_TURN):
+                made()
+            found.append(made.waited_us())
+        made.marks.timed = False
+        return float(np.median(found))
 
     def poison(self, name: str) -> None:
         """Fill an output with NaN."""

@@ -131,12 +131,13 @@ class BackwardRowFields(ContestFields):
 
 
 class HiddenExchange(TypedDict):
-    """A ring, its computation alone and its exchange alone; bytes that a rank sends."""
+    """A ring, its computation alone and its exchange alone, its waits; bytes that a rank sends."""
 
     bytes: Natural
     both_us: Positive
     compute_us: Positive
     exchange_us: Positive
+    waited_us: NotNegative
     hidden: float
 
 

@@ -12,10 +12,14 @@ from ..backend import is_device_array
 
 
 class StreamMarks:
-    """Events by name on the streams of one rank; active: False on the simulator."""
+    """Events by name on the streams of one rank; active: False on the simulator.
+
+    Attributes:
+        timed: whether waits are timed, for waited_us().
+    """
 
     def __init__(self, active: bool):
-        self._active, self._events = active, {}
+        self._active, self._events, self._waits, self.timed = active, {}, {}, False
 
     def set(self, name: str) -> None:
         """Put a mark on CuPy's current stream, behind what is queued there."""
@@ -29,9 +33,23 @@ class StreamMarks:
     def wait(self, name: str) -> None:
         """Let CuPy's current stream wait until work has passed the mark."""
         if self._active:
-            from cupy.cuda import get_current_stream
+            from cupy.cuda import Event, get_current_stream
 
-            get_current_stream().wait_event(self._events[name])
+            stream = get_current_stream()
+            before = stream.record(Event()) if self.timed else None
+            stream.wait_event(self._events[name])
+            if self.timed:
+                self._waits[name] = before, stream.record(Event())
+
+    def waited_us(self, name: str) -> float:
+        """Return how long a stream stood still at its last timed wait for a mark; waits for it."""
+        if name not in self._waits:
+            return 0.0
+        from cupy.cuda import get_elapsed_time
+
+        before, after = self._waits[name]
+        after.synchronize()
+        return 1e3 * get_elapsed_time(before, after)
 
 
 def row_copy(target, source) -> Callable[[], object]:
