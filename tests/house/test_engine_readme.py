@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import measured_tables
 import readme_tables
 
 PROSE = " ".join((readme_tables.ROOT / "kernelscope" / "README.md").read_text("utf-8").split())
@@ -13,7 +14,7 @@ def read(path: Path) -> dict:
 
 
 def test_counters():
-    record = read(readme_tables.GPU_RECORDS / "counters.json")
+    record = read(measured_tables.GPU_RECORDS / "counters.json")
     cases = [*record["cases"], *record["probes"]]
     verdicts = [both["verdict"] for case in cases for both in case["counters"].values()]
     equal, count = verdicts.count("equal"), len(verdicts)
@@ -23,7 +24,7 @@ def test_counters():
 
 
 def test_sanitizer():
-    record = read(readme_tables.GPU_RECORDS / "sanitizer.json")
+    record = read(measured_tables.GPU_RECORDS / "sanitizer.json")
     verdicts = [one["verdict"] for one in record["broken"]]
     neither = verdicts.count("same: neither, the numbers are wrong")
     assert f"over {len(verdicts)} broken kernels, {verdicts.count('same')} have the same" in PROSE
@@ -33,7 +34,7 @@ def test_sanitizer():
 
 
 def test_speed():
-    numba = read(readme_tables.ENGINE_RECORDS / "cpu" / "numba_simulator.json")
+    numba = read(measured_tables.ENGINE_RECORDS / "cpu" / "numba_simulator.json")
     ours = read(readme_tables.SPEED_RECORD)
     assert ours["machine"].startswith(numba["machine"])
     rates = [case["lane_instructions_per_second"] / 1e6 for case in ours["cases"]]
@@ -45,7 +46,7 @@ def test_speed():
 def test_times():
     """Of the judgements that came before anybody looked, not of what was corrected after them."""
     first, other = (
-        read(readme_tables.ENGINE_RECORDS / name / "time_model.json")["second"]
+        read(measured_tables.ENGINE_RECORDS / name / "time_model.json")["second"]
         for name in ("h200", "h100")
     )
     found, there = first["summary"], other["summary"]
