@@ -30,11 +30,11 @@ ROW = ParallelRow((1, 4, 12, 8), False, "float32", 2)
 
 
 class FixedClock:
-    """Runs a launch; each takes 5 us."""
+    """Runs a launch; each takes 5 ms, of one call or of two."""
 
     def time_us(self, launch):
         launch()
-        return 5.0
+        return 5000.0
 
     def synchronize(self):
         pass
@@ -68,7 +68,7 @@ class ThreadTeam(parallel_workers.RankTeam):
 def threads(monkeypatch):
     monkeypatch.setattr(parallel, "RankTeam", ThreadTeam)
     monkeypatch.setattr(parallel, "TURNS", 1)
-    monkeypatch.setattr(parallel, "MOST_CALLS", 1)
+    monkeypatch.setattr(parallel, "MOST_CALLS", 2)
     return ParallelSuite("parallel", "small ones", (ROW,))
 
 
@@ -79,6 +79,8 @@ def test_a_row_and_its_record(threads, tmp_path, capsys):
         found = threads.run_row(ROW, parallel.OURS, iterations=1, warmup=0)
     assert found["wrong"] == found["refused"] == {} and set(found["timings"]) == set(parallel.OURS)
     assert set(found["ratios"]) == {"ring", "heads"} and not threads.teams
+    assert {one["calls_a_sample"] for one in found["timings"].values()} == {2}
+    assert {one["median_us"] for one in found["timings"].values()} == {2500.0}
     side = found["exchange"]
     assert side["bytes"] == 2 * 2 * 6 * 8 * 4 and side["hidden"] == 1.0
     fields = {"suite": "parallel", "about": "all", "torch": "", "clocks": {}, "ranks": 2}
@@ -271,7 +273,8 @@ def test_names(monkeypatch):
         SUITE.candidates(["rign"])
     monkeypatch.setattr(parallel, "pick", lambda *_: "flash_wgmma")
     assert SUITE.files(SUITE.candidates()) == ["18_flash_wgmma", "31_join_parts"]
-    assert [row.shape[2] for row in SUITE.rows] == [8192, 8192, 32768, 32768, 131072, 131072]
+    lengths = [row.shape[2] for row in SUITE.rows]
+    assert lengths == sorted(2 * [2048, 4096, 8192, 32768, 131072])
 
 
 def test_it_needs_two_gpus():

@@ -72,7 +72,7 @@ class RankWork:
 
     def __init__(self, name: str, team: RankTeam, row: ParallelRow):
         self.name, self.team = name, team
-        self.relative, self.calls = TOLERANCES[row.dtype], 1
+        self.relative = TOLERANCES[row.dtype]
 
     def try_call(self) -> None:
         """Make it and run it once. BaselineRefuses: it does not take the problem."""
@@ -84,8 +84,9 @@ class RankWork:
             raise BaselineRefuses(first_line(error)) from None
 
     def capture(self, calls: int) -> Replay:
-        """Return a sample: a call of the slowest rank, of so many in sequence or of more."""
-        return Replay(lambda: self._time_us(max(calls, self.calls)))
+        """Return a sample: so many calls of the slowest rank in sequence, more of short ones."""
+        calls = max(calls, int(min(MOST_CALLS, SAMPLE_US // self._time_us(1))))
+        return Replay(lambda: calls * self._time_us(calls), calls)
 
     def poison(self) -> None:
         """Fill the outputs with NaN."""
@@ -96,9 +97,7 @@ class RankWork:
         return self.team.rows(self.name)
 
     def _time_us(self, calls: int) -> float:
-        found = max(self.team.ask("time_us", self.name, calls))
-        self.calls = int(min(MOST_CALLS, max(1, SAMPLE_US // found)))
-        return found
+        return max(self.team.ask("time_us", self.name, calls))
 
 
 @dataclass(frozen=True)
@@ -292,7 +291,7 @@ PARALLEL_SUITES = {
         "attention of two GPUs, bfloat16: a ring, and by heads, beside one GPU",
         tuple(
             ParallelRow((1, 16, n, 128), causal)
-            for n in (8192, 32768, 131072)
+            for n in (2048, 4096, 8192, 32768, 131072)
             for causal in (False, True)
         ),
         (
