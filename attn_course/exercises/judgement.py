@@ -151,8 +151,12 @@ class Judgement:
             lines.append(f"  {name:<28}{mine:>12,}{theirs:>12,}{bound:>12}".rstrip())
         if self.times:
             mine, theirs = self.times
-            lines.append(f"  {'predicted microseconds':<28}{mine.us:>12.3g}{theirs.us:>12.3g}")
-            lines += [f"  {mine.gpu}: limited by {mine.limit}; the reference by {theirs.limit}"]
+            us = f"{mine.us:>12.3g}{theirs.us:>12.3g}"
+            lines.append(f"  {'predicted microseconds':<28}{us}  {mine.gpu}")
+            for name, one in (("yours", mine), ("reference", theirs)):
+                small = ", as small cases are" if one.limit == "launch and starts" else ""
+                unit = "" if one.busiest == one.limit else f"; busiest unit: {one.busiest}"
+                lines.append(f"  {name}: limited by {one.limit}{small}{unit}")
             lines += [f"  {note}" for note in mine.notes]
         heads = next(iter(self.standings.values()), ())
         if heads:

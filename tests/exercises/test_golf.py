@@ -59,8 +59,12 @@ def test_a_pass_shows_its_standing_beside_the_reference_and_the_best(copy):
     assert (one.us, reference.us) == tuple(
         judgement.standings[name][US] for name in ("yours", "reference")
     )
-    assert f"predicted microseconds{one.us:>18.3g}{reference.us:>12.3g}" in shown
-    assert f"{one.gpu}: limited by {one.limit}; the reference by {reference.limit}" in shown
+    times = f"{one.us:>18.3g}{reference.us:>12.3g}  {one.gpu}"
+    assert f"predicted microseconds{times}\n" in shown
+    for name, kernel in (("yours", one), ("reference", reference)):
+        assert kernel.limit == "launch and starts"  # a case for the simulator is small
+        unit = f"busiest unit: {kernel.busiest}"
+        assert f"  {name}: limited by launch and starts, as small cases are; {unit}\n" in shown
     kept = copy.progress()["transpose"].passes[text_hash(EXERCISE.correct[0].text)]
     assert kept.us == one.us
     assert "best known" in judgement._repr_html_()

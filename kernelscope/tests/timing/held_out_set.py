@@ -20,7 +20,10 @@ _DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64}
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One kernel at one shape: its call, without arrays as yet."""
+    """One kernel at one shape: its call, without arrays as yet.
+
+    changes_its_data: it does less in a second launch, and it is replays that are measured.
+    """
 
     folder: str
     file: str
@@ -29,6 +32,7 @@ class HeldOut:
     grid: tuple[int, ...]
     block: tuple[int, ...]
     arguments: tuple[str, ...]
+    changes_its_data: bool = False
 
     @property
     def label(self) -> str:
@@ -53,7 +57,8 @@ def held_out(folder: str) -> Iterator[HeldOut]:
             grid = tuple(_number(text, shape) for text in row["grid"])
             arguments = tuple(row["arguments"])
             block = tuple(row["block"])
-            yield HeldOut(folder, row["file"], row["name"], shape, grid, block, arguments)
+            changes = row.get("changes_its_data", False)
+            yield HeldOut(folder, row["file"], row["name"], shape, grid, block, arguments, changes)
 
 
 def _number(text: str, shape: dict[str, int]) -> int:

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from kernelscope import RawModule, device_address
+from kernelscope.compile import compile_cubin
 from kernelscope.errors import BackendError
 from kernelscope.timing import gpus, measure
+from kernelscope.timing.machine_code import disassembled, parse
 
 
 class Array(np.ndarray):
@@ -61,6 +63,15 @@ def test_every_probe_runs(probes):
 def test_bandwidth_counts_read_and_written_bytes(probes):
     """2 MiB in 10 microseconds are 210 GB/s."""
     assert probes.bandwidths()["dram_gbps"] == pytest.approx(2 * (1 << 20) / 10e-6 / 1e9)
+
+
+@pytest.mark.system
+def test_a_load_of_the_bandwidth_probe_is_one_request():
+    """ptxas keeps 16 bytes a load: two loads of parts would ask twice for each sector."""
+    cubin = compile_cubin(measure.PROBES.read_text(), "probes.cu", (), "sm_90a").cubin
+    codes = [one for s in parse(disassembled(cubin, "-gi", "-hex"), "read", "") for one in s.code]
+    loads = [one for one in codes if one.name == "LDG"]
+    assert len(loads) >= 4 and all("128" in one.parts for one in loads)
 
 
 def test_without_a_gpu_it_says_so(monkeypatch):

@@ -3,10 +3,12 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from kernelscope.cli import main
 from kernelscope.errors import BackendError
 from kernelscope.timing import machine_code, model
+from kernelscope.timing.report import text
 
 SCALE = r"""
 extern "C" __global__ void scale(const float* x, float* y, float by, int n) {
@@ -48,13 +50,31 @@ def test_the_answer_has_time_bounds_and_lines(predict, tmp_path):
 
 @pytest.mark.turns(6)
 @pytest.mark.system
-def test_another_gpu_has_a_wider_interval(predict):
-    widths = []
-    for name in ("h200", "h100"):
-        _, said = predict("--blocks", "16", "--gpu", name)
-        low, high = re.search(r"\(([\d.]+) us to ([\d.]+) us\)", said.out).groups()
-        widths.append(float(high) / float(low))
-    assert widths[0] < widths[1]
+def test_another_gpu_has_other_constants(predict):
+    """Of 8 MiB in L2: an H100's L2 is slower."""
+    us = {}
+    for name in ("H200", "H100"):
+        _, said = predict("--blocks", "16", "--gpu", name.lower())
+        us[name] = float(re.search(rf"scale on NVIDIA {name}.*: ([\d.]+) us \(", said.out)[1])
+    assert us["H200"] < us["H100"] < 1.5 * us["H200"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_limit_is_the_longest_bar_of_its_kind(seed):
+    """A unit that is busy for 60 % of the time, else the longest wait; the answer says which."""
+    us, names = 10.0, [*model.NAMES.values(), "L2", "DRAM", *model.WAITS, model.TAIL]
+    lengths = np.random.default_rng(seed).uniform(0.1, 6.0 + seed % 2, len(names))
+    bounds = dict(zip(names, map(float, lengths), strict=True))
+    limit = model.limit_of(bounds, us)
+    shown = text(model.Prediction("k", "a GPU", us, us, us, bounds, limit, {}))
+    head, _, bars = shown.partition("  each unit alone:\n")
+    units, waits = bars.split("  waits:\n")
+    waiting = max(us for name, us in bounds.items() if name in units) < 0.6 * us
+    assert (waits if waiting else units).startswith(f"  {limit} ")
+    assert head.startswith(f"k on a GPU: 10 us (10 us to 10 us), limited by {limit}\n")
+    assert ("it waits: " in head) == waiting == (limit in model.WAITS)
+    lengths = [line.count("#") for line in units.splitlines()]
+    assert lengths == sorted(lengths, reverse=True)
 
 
 def test_an_unknown_gpu_is_refused(predict):

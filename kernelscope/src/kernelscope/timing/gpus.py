@@ -36,8 +36,7 @@ class GpuConstants:
 
     sms: multiprocessors; clock_mhz: of them under load; l1_bytes: L1 and shared memory of an SM
     together; arch: what ptxas makes code for; spread: relative half width of a prediction's
-    interval, more where constants come from a data sheet. Lanes and latencies are those of an SM
-    of sm_90.
+    interval. Lanes and latencies are those of an SM of sm_90.
     """
 
     name: str

@@ -97,16 +97,19 @@ def machine_code(launch: Launch, arch: str) -> MachineCode | None:
     None where it cannot be made: without CUDA C source, such as PTX, or without nvdisasm.
     """
     source = launch.source
+    file = source.source_name.rsplit("/", 1)[-1]
     try:
         compiled = compile_cubin(source.source, source.source_name, source.options, arch)
         text = disassembled(compiled.cubin, "-gi", "-hex")  # with source lines and encodings
     except (CompileError, CompilerFailedError, CompilerMissingError, BackendError):
         return None
-    file = source.source_name.rsplit("/", 1)[-1]
-    code = parse(text, launch.kernel, file)
-    if not code:
-        return None
-    return MachineCode(cubin_registers(compiled.cubin).get(launch.kernel, 0), tuple(code))
+    return _read(compiled.cubin, text, launch.kernel, file)
+
+
+@lru_cache(maxsize=64)  # a kernel is often launched again
+def _read(cubin: bytes, text: str, kernel: str, file: str) -> MachineCode | None:
+    code = parse(text, kernel, file)
+    return MachineCode(cubin_registers(cubin).get(kernel, 0), tuple(code)) if code else None
 
 
 def nvdisasm() -> str:

@@ -16,6 +16,7 @@ DEALING_CLOCKS = 1.17  # a block: 67,584 empty blocks of 32 threads on an H200
 SHARPNESS = 2.7  # of the maximum: two equal bounds together take 2 ** (1 / 2.7) of one
 BUSY = 0.6  # of the time; Nsight Compute, too, calls a launch with less bound by latency
 WAITS = ("latency", "atomics", "launch and starts")  # bounds in which every unit may be idle
+TAIL = "tail"  # how much later the last SM ends: part of the time, and no bound
 NAMES = {
     "issue": "issue",
     "fma": "FMA",
@@ -50,6 +51,16 @@ class Prediction:
     machine_instructions: float = 0.0
     registers: int = 0
     resident: int = 0
+
+    @property
+    def units(self) -> dict[str, float]:
+        """The bounds of units, which can be busy; the others are waits."""
+        return {name: us for name, us in self.bounds.items() if name not in (*WAITS, TAIL)}
+
+    @property
+    def busiest(self) -> str:
+        """The unit with the longest bound. It is the limit, or is busy for less than BUSY."""
+        return max(self.units, key=self.units.__getitem__)
 
 
 def smooth_max(*values) -> float | np.ndarray:
@@ -91,7 +102,7 @@ def predict(
 
 def limit_of(bounds: dict[str, float], us: float) -> str:
     """Return the name of the bound that limits a launch of so many microseconds."""
-    units = {name: of_unit for name, of_unit in bounds.items() if name not in (*WAITS, "tail")}
+    units = {name: of_unit for name, of_unit in bounds.items() if name not in (*WAITS, TAIL)}
     busiest = max(units, key=units.__getitem__)
     return busiest if units[busiest] >= BUSY * us else max(WAITS, key=bounds.__getitem__)
 
@@ -169,7 +180,7 @@ def bounds_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> dict[
     starts = max(sum(_start_clocks(work, gpu)) * us_of_clock, dealing_us(work, gpu))
     found["launch and starts"] = gpu.launch_us + starts
     clocks, even = _sm_clocks(work, gpu, without)
-    found["tail"] = (clocks - even) * us_of_clock
+    found[TAIL] = (clocks - even) * us_of_clock
     return found
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from ..ptx.demangle import demangle
-from .model import Prediction
+from .model import BUSY, TAIL, WAITS, Prediction
 
 BAR = 30  # characters of the longest
 LEAST = 0.005  # of the time: smaller bounds and lines are left out
@@ -20,16 +20,32 @@ def _head(one: Prediction) -> Iterable[str]:
         f"{demangle(one.kernel)} on {one.gpu}: {_us(one.us)} ({_us(one.low)} to {_us(one.high)}), "
         f"limited by {one.limit}"
     )
+    if one.limit in WAITS:
+        share = one.bounds[one.busiest] / one.us
+        yield (
+            f"  it waits: {one.busiest}, the busiest unit, is busy for {share:.0%} of the time, "
+            f"less than {BUSY:.0%}"
+        )
     for note in one.notes:
         yield f"  {note}"
 
 
 def _bars(one: Prediction) -> Iterable[str]:
-    shown = {name: us for name, us in one.bounds.items() if us >= LEAST * one.us}
-    width = max(map(len, shown), default=0)
-    for name, us in sorted(shown.items(), key=lambda item: -item[1]):
-        bar = "#" * max(1, round(BAR * us / max(shown.values())))
-        yield f"  {name:<{width}}  {_us(us):>10}  {bar}"
+    """Units, then waits, then the tail. The limit is the longest bar of units, or else of waits."""
+    waits = {name: one.bounds[name] for name in WAITS if name in one.bounds}
+    groups = {"each unit alone": one.units, "waits": waits, TAIL: {TAIL: one.bounds.get(TAIL, 0.0)}}
+    groups = {
+        title: {name: us for name, us in group.items() if us >= LEAST * one.us}
+        for title, group in groups.items()
+    }
+    shown = [item for group in groups.values() for item in group.items()]
+    width = max((len(name) for name, _ in shown), default=0)
+    for title, group in groups.items():
+        if group and title != TAIL:
+            yield f"  {title}:"
+        for name, us in sorted(group.items(), key=lambda item: -item[1]):
+            bar = "#" * max(1, round(BAR * us / max(us for _, us in shown)))
+            yield f"  {name:<{width}}  {_us(us):>10}  {bar}"
 
 
 def _lines(one: Prediction, source_lines: Sequence[str]) -> Iterable[str]:

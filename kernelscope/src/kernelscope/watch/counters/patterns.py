@@ -128,7 +128,9 @@ class TouchedBytes:
         """A map with room for every address met so far."""
         if touched.size == self.packed.size:
             return touched
-        return np.concatenate([touched, np.zeros(self.packed.size - touched.size, np.uint8)])
+        grown = np.zeros(self.packed.size, np.uint8)  # pages that nobody touches stay unused
+        grown[: touched.size] = touched
+        return grown
 
     def aligned_pieces(self, how: str, size: int, apart: int) -> tuple[int, int]:
         """(distinct aligned pieces of `size` bytes, 16 or more, that are touched so; those of them
