@@ -151,7 +151,7 @@ def test_the_bound_of_many_terms_hides_no_wrong_factor(name):
     assert not oracle.judge().agrees
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.system
 @pytest.mark.parametrize("method", in_turns([*METHODS], 2))
 def test_the_same_bits_on_every_run(method):

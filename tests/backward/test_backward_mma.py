@@ -44,7 +44,7 @@ def test_gradients(dtype, shape, m, kv_heads, how):
     run(inputs(dtype, shape, m, kv_heads, **how), **how)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
@@ -122,7 +122,7 @@ def test_addresses_without_16_bytes_and_margins():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
-@pytest.mark.turns(10)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("options", in_turns([FORCED, (*FORCED, DETERMINISTIC)], 2), ids=str)
 def test_the_sanitizer_is_silent(options):

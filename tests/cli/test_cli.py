@@ -55,7 +55,7 @@ def wrong_reference(monkeypatch):
     monkeypatch.setattr(reference, "attention", wrong)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("method", in_turns([*METHODS], 6))  # each command shares the way to run
 def test_run_agrees_and_writes_json(capsys, tmp_path, method):
     path, d = tmp_path / "result.json", 16 if steps_of(method)[0].maps else 9

@@ -85,7 +85,7 @@ def test_twin_is_clean_where_the_defect_shows(broken):
     assert trial.judge().agrees, trial.judge().message
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
@@ -100,7 +100,7 @@ def test_clean_kernels_have_no_findings(path, problem):
     assert trial.judge().agrees, trial.judge().message
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(
     ("path", "case"),
     in_turns(crossed(ATTENTION, ATTENTION_CASES, each=2), 6),
@@ -135,7 +135,7 @@ CASES = [(kernel, *one) for kernel, (_, _, needed) in NEEDED.items() for one in 
 CASES += [("14_flash_mma", WAIT, 2), ("14_flash_mma", BARRIER, 2)]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize(("kernel", "statement", "number"), in_turns(CASES, 8))
 def test_copies_need_their_waits_and_barriers(kernel, statement, number):
     """Without one of them there is a race; the wrong numbers come with a missing wait only."""

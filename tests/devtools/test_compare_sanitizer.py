@@ -88,7 +88,7 @@ def test_every_kernel_meets_every_tool_once():
     assert {step.path.name for step in (*LADDER, *LAYERS, *BACKWARD)} <= set(runs.clean_subjects())
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(
     "path", in_turns(sorted({step.path for step in LAYERS}), 6), ids=lambda path: path.name
 )
@@ -244,7 +244,7 @@ def test_a_verdict_without_a_reason_is_shown():
     assert "NOT UNDERSTOOD" in tool.reasons([row])
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize("step", in_turns(FUSED_STEPS, 2), ids=lambda s: s.entry)
 def test_the_cases_reach_what_a_kernel_can_do(step):
     """A bias, which the result needs; and copies past the registers where it has any."""

@@ -112,7 +112,7 @@ def test_ragged_lengths(dtype, heads, kv_heads, n, d, how):
     check(*inputs(dtype, len(LENGTHS), heads, kv_heads, n, m, d), LENGTHS, **how)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize("blocks", in_turns([1, 2, 5, 40], 2))
 def test_any_number_of_blocks(blocks):
     """A block has pieces of many heads, or a head hundreds of keys in many blocks."""
@@ -139,7 +139,7 @@ def test_other_scales(scale):
     check(*inputs(BFLOAT16, 1, 4, 2, 1, 300, 64), (290,), scale=scale)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize("blocks", in_turns([1, 3], 2))
 def test_huge_logits_that_rise_and_fall(blocks):
     """Later parts have larger shifts than earlier ones, and the reverse."""
@@ -170,7 +170,7 @@ def test_calls_again_and_plans_leave_the_counters_at_zero():
             assert_agrees(out, expected(q, k, v, lengths)[0], relative=4e-3, name="out")
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize(
     ("shape", "lengths", "page"),
     in_turns([((2, 4, 2, 2, 240, 64), (230, 37), 48), ((1, 2, 2, 1, 150, 20), (150,), 0)], 2),
@@ -192,7 +192,7 @@ def test_a_page_outside_the_cache_is_reported():
     assert {finding.kind for finding in report.findings} == {"out-of-bounds"}
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize("d", in_turns([64, 256], 2))
 def test_counts(d):
     """Each byte of K and V is read once, whatever the group; conflicts in no tile."""
@@ -271,7 +271,7 @@ def test_the_fastest_tiles_that_fit_are_taken():
     assert warps == [c["WARPS"] for c in DECODE_TILES.of(128)[:2]] == [8, 4]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("d", in_turns([64, 128], 2))
 def test_the_tiles_of_an_h200_are_right(d):
     """But for a stage at d = 128, which sm_80 has no shared memory for."""

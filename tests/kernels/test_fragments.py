@@ -119,7 +119,7 @@ def test_three_products_are_nearly_as_exact_as_fp32():
     assert compare(out, expected).relative_error > 1e-4
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize(
     ("d", "dtype"), in_turns(crossed([8, 16, 64, 96], [SINGLE, BFLOAT16]), 2), ids=str
 )
@@ -208,7 +208,7 @@ TILES = [
 ]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(("dtype", "tile"), in_turns(TILES, 6), ids=str)
 def test_tiles_of_the_table(dtype, tile):
     """The first of each width, which the simulator's own device has no use for or no room.

@@ -65,7 +65,7 @@ def pairs_of(edits):
         yield "\n".join(old), "\n".join(new)
 
 
-@pytest.mark.turns(10)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("ablation", in_turns(ABLATIONS, 10), ids=lambda one: one["name"])
 def test_nothing_is_found_without_an_idea(ablation):
     text = edited(*pairs_of(ablation.get("edits", "")))
@@ -74,7 +74,7 @@ def test_nothing_is_found_without_an_idea(ablation):
     assert found.findings == [] and found.comparison.agrees
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize("stages", in_turns([1, 3], 2))
 def test_nothing_is_found_with_other_numbers_of_tiles(stages):
     line = "constexpr int STAGES = 2;"
@@ -120,7 +120,7 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("name", in_turns(list(BROKEN), 6))
 def test_what_is_missing_is_named(name):
     pairs, says = BROKEN[name]

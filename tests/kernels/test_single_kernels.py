@@ -215,7 +215,7 @@ def test_scale(method):
         check(method, q, k, v, scale=scale)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize("method", in_turns([*SINGLE, *EXPERIMENT_NAMES], 2))
 def test_unaligned_arrays(method, shift=2):
     """d % 4 == 0, but arrays may start anywhere: 16-byte accesses would be misaligned."""

@@ -61,14 +61,14 @@ RAGGED = [
 ]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(9)
 @pytest.mark.parametrize(("given", "causal"), in_turns(crossed(RAGGED, [False, True]), 2), ids=str)
 def test_ragged_tiles_and_grouped_heads(given, causal):
     dtype, shape = given
     check(*inputs(dtype, *shape), causal=causal)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize(("groups", "heads"), in_turns([(2, 1), (3, 2), (2, 2), (3, 1)], 2))
 def test_two_warpgroups_and_three(groups, heads):
     """Tiles of 64 columns; three warpgroups take rows of which the first two see few keys."""

@@ -110,7 +110,7 @@ def test_an_ablation_computes_attention(one):
     assert np.isnan(made.out).all()
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("one", in_turns(ABLATIONS, 2), ids=lambda one: one.label)
 def test_an_ablation_has_no_race(one):
     q, k, v = seeded_qkv((1, 1, 18, 16), kv_length=40)

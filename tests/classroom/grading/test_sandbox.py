@@ -156,7 +156,7 @@ def _ended(scandir):
     return scan
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(
     "case",
     in_turns([case for case in CASES if isinstance(case.change, Python)], 6),
