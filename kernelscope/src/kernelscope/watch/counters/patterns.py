@@ -5,6 +5,8 @@ Sectors depend on that constant only through its remainder by 32, bank conflicts
 first addresses are kept as a pattern, and a later event is recognised as `pattern + delta`.
 """
 
+from functools import reduce
+
 import numpy as np
 from kernelscope.addresses import Packed
 
@@ -152,8 +154,8 @@ class TouchedBytes:
             whole = body.size // half
             at = (skipped + head.size) // half
             halves[at - 1] |= head.any()
-            words = body[: whole * half].view(np.uint64)
-            halves[at : at + whole] = words.reshape(-1, half // 8).any(1)
+            words = body[: whole * half].view(np.uint64).reshape(-1, half // 8)
+            halves[at : at + whole] = reduce(np.bitwise_or, words.T)  # faster than any() of rows
             if body.size > whole * half:
                 halves[at + whole] = body[whole * half :].any()
             found += int(np.count_nonzero(halves[::2] | halves[1::2]))
