@@ -152,6 +152,49 @@ def test_the_answers_of_the_last_round_go_before_the_goodbye_of_rank_0(processes
     assert found == [[1, 1, 1]] * 3
 
 
+class Wire:
+    """A wire of rank 1 that keeps what goes over it, an answer only after a while."""
+
+    rank = 1
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, message):
+        time.sleep(0.05)
+        self.sent.append(message)
+
+    def close(self):
+        self.sent.append("goodbye")
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_line_ends_after_an_answer_whose_thread_is_just_being_started(monkeypatch, started):
+    own, wire, start = OwnLine(("localhost", 0), 1), Wire(), threading.Thread.start
+    own.hub = Hub(2)
+    own.hub._rounds[1] = {0: (6, "the end")}
+    own._wires.append(wire)
+    message = {"round": 1, "value": 7, "what": "the end", "timeout_s": 5.0}
+    asking = threading.Thread(target=own._serve, args=(wire, message))
+    closing = threading.Event()
+
+    def pause(thread):
+        if threading.current_thread() is not asking:
+            return start(thread)
+        if started:
+            start(thread)
+        closing.set()
+        time.sleep(0.05)
+        return None if started else start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", pause)
+    asking.start()
+    assert closing.wait(10)
+    own.close()
+    asking.join(10)
+    assert wire.sent == [{"values": [6, 7]}, "goodbye"]
+
+
 def test_a_port_that_is_taken_is_named():
     with socket.create_server(("localhost", 0)) as other:
         port = other.getsockname()[1]

@@ -210,6 +210,7 @@ class OwnLine(HubLine):
         super().__init__(Hub(size), 0)
         self._wires: list[_Wire] = []
         self._answering: dict[_Wire, threading.Thread] = {}
+        self._starting = threading.Lock()  # held until a thread in `_answering` has started
         try:
             self._server = socket.create_server(address, backlog=size)
         except OSError as error:
@@ -224,7 +225,9 @@ class OwnLine(HubLine):
         """Send the answers of the last round, and end the lines."""
         self._server.close()
         for wire in self._wires:
-            if answer := self._answering.get(wire):
+            with self._starting:
+                answer = self._answering.get(wire)
+            if answer:
                 answer.join(SILENT_S)
             wire.close()
 
@@ -247,8 +250,9 @@ class OwnLine(HubLine):
             self.hub.fail(message["failure"])
         else:
             answer = threading.Thread(target=self._answer, args=(wire, message), daemon=True)
-            self._answering[wire] = answer
-            answer.start()
+            with self._starting:
+                self._answering[wire] = answer
+                answer.start()
 
     def _answer(self, wire: "_Wire", message: dict) -> None:
         asked = message["round"], message["value"], message["what"], message["timeout_s"]
