@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from attn_course.measure import candidates, records
 from attn_course.measure.candidates import BaselineRefuses
 from attn_devtools.bench import (
     PARALLEL_SUITES,
+    command,
     parallel,
     parallel_trials,
     parallel_workers,
@@ -29,12 +31,17 @@ SUITE = PARALLEL_SUITES["parallel"]
 ROW = ParallelRow((1, 4, 12, 8), False, "float32", 2)
 
 
+MILLISECONDS = {"one_gpu": 8, "ring": 6, "heads": 7, "ring_compute": 5, "ring_exchange": 4}
+
+
 class FixedClock:
-    """Runs a launch; each takes 5 ms, of one call or of two."""
+    """Runs a launch; it takes what MILLISECONDS says of `name`, whether of one call or of two."""
+
+    name = ""
 
     def time_us(self, launch):
         launch()
-        return 5000.0
+        return 1000.0 * MILLISECONDS[self.name]
 
     def synchronize(self):
         pass
@@ -51,6 +58,8 @@ class ThreadTeam(parallel_workers.RankTeam):
     def work(self, rank):
         worker = parallel_workers.Ours(rank, FixedClock())
         while asked := self.asked[rank.rank].get():
+            if asked[0] == "time_us":
+                worker.clock.name = asked[1][0]
             self.answers[rank.rank].put(getattr(worker, asked[0])(*asked[1]))
 
     def ask(self, name, *arguments, timeout_s=0):
@@ -80,13 +89,16 @@ def test_a_row_and_its_record(threads, tmp_path, capsys):
     assert found["wrong"] == found["refused"] == {} and set(found["timings"]) == set(parallel.OURS)
     assert set(found["ratios"]) == {"ring", "heads"} and not threads.teams
     assert {one["calls_a_sample"] for one in found["timings"].values()} == {2}
-    assert {one["median_us"] for one in found["timings"].values()} == {2500.0}
+    medians = {name: one["median_us"] for name, one in found["timings"].items()}
+    assert medians == {"one_gpu": 4000.0, "ring": 3000.0, "heads": 3500.0}
     side = found["exchange"]
-    assert side["bytes"] == 2 * 2 * 6 * 8 * 4 and side["hidden"] == 1.0
+    assert side["bytes"] == 2 * 2 * 6 * 8 * 4 and side["waited_us"] == 0.0  # the simulator's
+    assert [side[f"{of}_us"] for of in ("both", "compute", "exchange")] == [3000.0, 2500.0, 2000.0]
+    assert side["hidden"] == 0.75
     fields = {"suite": "parallel", "about": "all", "torch": "", "clocks": {}, "ranks": 2}
     fields |= {"nccl": 22807, "link": [{"bytes": 1 << 26, "gb_s": 268.0}]}
     fields["checked"] = parallel_trials.checked((ROW,), 2, ThreadTeam)
-    sides = {f"{name}_us": 1000.0 for name in ("ring", "ring_compute", "ring_exchange")}
+    sides = {"ring_us": 1100.0, "ring_compute_us": 1000.0, "ring_exchange_us": 600.0}
     row = {"label": ROW.label, "nccl_blocks": 8, "grid": "a block a tile", "link_gb_s": 201.0}
     fields |= {
         "by_blocks": [row | sides],
@@ -98,7 +110,8 @@ def test_a_row_and_its_record(threads, tmp_path, capsys):
     assert main.main(["bench", "parallel", "--recorded", "--results", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "268 at 64 MiB" in said and "1,4,12,8 float32 kv_heads 2" in said
-    assert "100 %" in said and "8 a block a tile 1.000 1.000 1.000 201" in said
+    assert "0 3.000 2.500 2.000 0.000 100 % 75 %" in said
+    assert "8 a block a tile 1.100 1.000 0.600 201" in said
     assert "0.3 s after the last rank was killed: rank 1 has ended" in said
     wrong = [{"label": "x", "name": "ring", "relative_error": 1.0, "agrees": False}]
     assert problems(taken | {"checked": wrong}) == ["x: ring is wrong"]
@@ -152,6 +165,110 @@ def test_a_whole_run_names_its_kernels_and_has_the_trials(threads, monkeypatch):
     assert found["checked"] == [ROW, 2] and found["by_blocks"] == [ROW, long, 2]
     assert found["lost_rank"] == "Mortal 0: no answer"
     assert "checked" not in run.run(parallel.OURS, quick=True)
+
+
+class Timed:
+    """A team of two ranks that says how long each call and wait of theirs takes."""
+
+    broken = False
+
+    def __init__(self, us=None):
+        self.us, self.asked = us or {}, []
+
+    def ask(self, name, *arguments):
+        self.asked.append((name, *arguments))
+        if name == "time_us":
+            return [self.us[arguments[0]], self.us[arguments[0]] / 2]
+        return {"waited_us": [140.0, 2000.0], "facts": [{"link": [{"gb_s": 7.0}]}]}.get(name)
+
+    def end(self):
+        self.asked.append(("end",))
+
+
+def test_what_of_an_exchange_is_hidden_and_what_is_waited_for():
+    ours = Timed({"ring": 30000.0, "ring_compute": 26000.0, "ring_exchange": 8000.0})
+    found = ParallelSuite("parallel", "a small one", (ROW,), teams=[ours]).hidden(ROW, 30000.0)
+    assert found == {
+        "bytes": 2 * 2 * 6 * 8 * 4,
+        "both_us": 30000.0,
+        "compute_us": 26000.0,
+        "exchange_us": 8000.0,
+        "waited_us": 2000.0,  # of the rank that waits longest
+        "hidden": 0.5,
+        "turns": parallel.TURNS,
+    }
+    assert ours.asked[-1] == ("waited_us", parallel.TURNS)
+    row = {"label": "a row", "timings": {}, "ratios": {}, "exchange": found}
+    record = {"ranks": 2, "nccl": 22807, "link": [], "rows": [row]}
+    said = " ".join("\n".join(command.parallel_tables(record)).split())
+    assert "a row 0 30.000 26.000 8.000 2.000 75 % 50 %" in said
+
+
+@pytest.mark.parametrize(
+    ("us", "asked", "calls"), [(30000.0, 1, 1), (7000.0, 1, 2), (7000.0, 5, 5), (100.0, 1, 20)]
+)
+def test_a_sample_has_more_calls_of_a_short_one(us, asked, calls):
+    team = Timed({"ring": us})
+    sample = RankWork("ring", team, ROW).capture(asked)
+    assert sample.calls == calls and sample.launch() == calls * us
+    assert team.asked == [("time_us", "ring", 1), ("time_us", "ring", calls)]
+
+
+class Waiting:
+    """A ring: of a turn's first call the wait is long, since another rank has not started."""
+
+    def __init__(self):
+        self.marks, self.turn, self.calls = types.SimpleNamespace(timed=False), 0, 0
+
+    def gather(self, value, what):
+        self.turn, self.calls = self.turn + 1, 0
+
+    def __call__(self):
+        assert self.marks.timed
+        self.calls += 1
+
+    def waited_us(self):
+        return (0.0, 30.0, 10.0, 20.0)[self.turn] if self.calls > 1 else 5000.0
+
+
+def test_waits_are_those_of_the_last_call_of_each_turn():
+    plan = Waiting()
+    worker = parallel_workers.Ours(types.SimpleNamespace(gather=plan.gather), FixedClock())
+    worker.plans = {"ring": plan}
+    assert worker.waited_us(3) == 20.0
+    assert plan.turn == 3 and not plan.marks.timed
+
+
+def test_trials_by_blocks_are_medians_of_turns(monkeypatch):
+    teams = []
+
+    class Drifting(Timed):
+        """The first turn takes ten times as long as the others."""
+
+        def __init__(self, kind, ranks, environment):
+            super().__init__({"ring": 90.0, "ring_compute": 60.0, "ring_exchange": 40.0})
+            self.kind, self.environment, self.seen = kind, environment, set()
+            teams.append(self)
+
+        def ask(self, name, *arguments):
+            found = super().ask(name, *arguments)
+            if name != "time_us" or arguments[0] in self.seen:
+                return found
+            self.seen.add(arguments[0])
+            return [10 * one for one in found]
+
+    monkeypatch.setattr(parallel_trials, "RankTeam", Drifting)
+    found = list(parallel_trials.by_blocks((ROW,), 2))
+    times = {"ring_us": 90.0, "ring_compute_us": 60.0, "ring_exchange_us": 40.0}
+    said = [(one["nccl_blocks"], one["grid"]) for one in found]
+    tiles = [(blocks, "a block a tile") for blocks in parallel_trials.NCCL_BLOCKS]
+    assert said == [(32, "a block an SM"), *tiles]
+    for one, team in zip(found, teams, strict=True):
+        assert one | times == one and one["link_gb_s"] == 7.0 and one["label"] == ROW.label
+        assert team.environment == {"NCCL_MAX_P2P_NCHANNELS": str(one["nccl_blocks"])}
+        order = [asked[1] for asked in team.asked if asked[0] == "time_us"]
+        assert order == parallel_trials.TURNS * ["ring", "ring_compute", "ring_exchange"]
+        assert team.asked[-1] == ("end",)
 
 
 class Pipe:
