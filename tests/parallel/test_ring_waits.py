@@ -9,7 +9,7 @@ import pytest
 
 from attn_course.parallel import RingPlan
 
-COMPUTES_MS, TRAVELS_MS = (5, 2, 1, 1), (1, 9, 6)  # of each step, of each exchange
+COMPUTES_MS, TRAVELS_MS = (5, 4, 1, 1), (8, 3, 6)  # of each step, of each exchange
 
 
 class Stream:
@@ -66,13 +66,13 @@ def plan(monkeypatch):
 
 
 def test_a_ring_waits_for_the_keys_that_come_late(plan):
-    """Keys arrive at 1, 14 (sent at 5, after step 0) and 20 ms; wanted at 5, 7 and 15 ms."""
+    """Keys arrive at 8, 11 and 18 (sent at 12, after step 1) ms; wanted at 5, 12 and 13 ms."""
     plan.marks.timed = True
     plan()
-    assert plan.waited_us() == 1000.0 * (0 + 7 + 5)
-    assert Stream.current[0].now == 21 and plan.rank.stream.now == 20
+    assert plan.waited_us() == 1000.0 * (3 + 0 + 5)
+    assert Stream.current[0].now == 19 and plan.rank.stream.now == 18
 
 
 def test_waits_that_are_not_timed_are_none(plan):
     plan()
-    assert plan.waited_us() == 0.0 and Stream.current[0].now == 21
+    assert plan.waited_us() == 0.0 and Stream.current[0].now == 19
