@@ -2,6 +2,7 @@
 
 import math
 import subprocess
+import sys
 import types
 
 import numpy as np
@@ -31,6 +32,7 @@ def no_nvidia_smi(monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", missing)
     monkeypatch.setattr(subprocess, "Popen", missing)
+    monkeypatch.setattr(timing, "gpu_count", lambda: 0)
 
 
 def lasting(name, *lengths):
@@ -288,17 +290,40 @@ def test_first_calls_are_not_warmed_up(monkeypatch):
 
 
 # -- clocks ----------------------------------------------------------------------------------------
+READING = {"sm_mhz": 1980.0, "memory_mhz": 3201.0, "power_w": 412.55, "temperature_c": 41.0}
+
+
+@pytest.fixture
+def two_of_three(monkeypatch):
+    """A process sees two of three GPUs, in another order than nvidia-smi; its second is current."""
+
+    class Device:
+        def __init__(self, number=1):
+            self.id, self.pci_bus_id = number, ("0000:cb:00.0", "0000:5d:00.0")[number]
+
+    cuda = types.SimpleNamespace(Device=Device)
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    monkeypatch.setattr(timing, "gpu_count", lambda: 2)
+
+
 def test_clocks_as_nvidia_smi_prints_them(monkeypatch):
-    printed = types.SimpleNamespace(stdout="1980, 3201, 412.55, 41\n")
+    printed = types.SimpleNamespace(stdout="00000000:5D:00.0, 1980, 3201, 412.55, 41\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: printed)
-    assert timing.clocks() == {
-        "sm_mhz": 1980.0,
-        "memory_mhz": 3201.0,
-        "power_w": 412.55,
-        "temperature_c": 41.0,
-    }
-    printed.stdout = "[N/A], 3201, 412.55, 41\n"
+    assert timing.clocks() == READING
+    printed.stdout = "00000000:5D:00.0, [N/A], 3201, 412.55, 41\n"
     assert timing.clocks() == {}
+
+
+def test_clocks_are_the_current_gpus(monkeypatch, two_of_three):
+    lines = (
+        "00000000:18:00.0, 345, 3201, 75.1, 25",
+        "00000000:5D:00.0, 1980, 3201, 412.55, 41",
+        "00000000:CB:00.0, 1700, 3201, 300, 39",
+    )
+    printed = types.SimpleNamespace(stdout="\n".join(lines))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: printed)
+    assert timing.clocks() == READING
 
 
 def test_clocks_without_nvidia_smi():
@@ -308,7 +333,9 @@ def test_clocks_without_nvidia_smi():
     assert watch.readings == [] and watch.record() == {}
 
 
-def test_a_watch_keeps_whole_readings(monkeypatch):
+def watched(monkeypatch, text):
+    """A watch whose nvidia-smi prints a text until it is ended."""
+
     class Process:
         def __init__(self, command, **_):
             assert "--loop-ms=50" in command
@@ -318,10 +345,36 @@ def test_a_watch_keeps_whole_readings(monkeypatch):
 
         def communicate(self, timeout):
             assert self.ended
-            return "1600, 3201, 300, 40\n1980, 3201, 500, 42\n1700, 3201, 400, 41\n17", ""
+            return text, ""
 
     monkeypatch.setattr(subprocess, "Popen", Process)
     with timing.ClockWatch(every_ms=50) as watch:
         pass
+    return watch
+
+
+def test_a_watch_keeps_whole_readings(monkeypatch):
+    found = ("1600, 3201, 300, 40", "1980, 3201, 500, 42", "1700, 3201, 400, 41", "17")
+    watch = watched(monkeypatch, "\n".join(f"00000000:5D:00.0, {one}" for one in found))
     assert watch.record()["sm_mhz"] == [1600, 1700, 1980]
     assert watch.record()["power_w"] == [300, 400, 500] and len(watch.readings) == 3
+
+
+def test_a_watch_mixes_no_gpus(monkeypatch, two_of_three):
+    found = (
+        "18:00.0, 345, 3201, 75, 25",
+        "5D:00.0, 1980, 3201, 500, 42",
+        "CB:00.0, 1700, 3201, 300, 39",
+        "18:00.0, 345, 3201, 75, 25",
+        "5D:00.0, 1960, 3201, 480, 41",
+    )
+    watch = watched(monkeypatch, "\n".join(f"00000000:{one}" for one in found))
+    assert [one["sm_mhz"] for one in watch.readings] == [1980, 1960]
+    record = watch.record()
+    assert record["sm_mhz"] == [1960, 1970, 1980] and record["power_w"] == [480, 490, 500]
+    assert record["sm_mhz of GPU 0"] == [1700, 1700, 1700] and len(record) == 8
+
+
+def test_a_gpu_without_a_known_place_is_the_first_that_nvidia_smi_lists(monkeypatch):
+    watch = watched(monkeypatch, "a:b, 1980, 3201, 500, 42\nc:d, 345, 3201, 75, 25\n")
+    assert watch.record()["sm_mhz"] == [1980, 1980, 1980] and not watch.others

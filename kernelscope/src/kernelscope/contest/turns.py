@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..backend import resolve_backend
+from ..backend import gpu_count, resolve_backend
 from ..errors import InputError, UserError
 from ..module import capture_graph
 
@@ -329,38 +329,81 @@ _WAYS = {"wall": _by_wall, "events": _by_events, "benchmark": _by_benchmark}
 
 
 # -- clocks ----------------------------------------------------------------------------------------
-_CLOCK_FIELDS = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
+_CLOCK_FIELDS = "pci.bus_id,clocks.sm,clocks.mem,power.draw,temperature.gpu"
 _CLOCK_NAMES = ("sm_mhz", "memory_mhz", "power_w", "temperature_c")
 _SMI = ["nvidia-smi", f"--query-gpu={_CLOCK_FIELDS}", "--format=csv,noheader,nounits"]
 
 
-def _parse_clocks(line: str) -> dict[str, float]:
-    """'1980, 3201, 250.5, 41' -> {"sm_mhz": 1980.0, ..}. ValueError where it is anything else."""
-    values = [float(value) for value in line.split(",")]
-    return dict(zip(_CLOCK_NAMES, values, strict=True))
+def _place(bus_id: str) -> str:
+    """'00000000:3b:00.0' -> '0000:3B:00.0': CUDA and nvidia-smi differ in it."""
+    return bus_id.strip().upper()[-12:]
+
+
+def _parse_clocks(line: str) -> tuple[str, dict[str, float]]:
+    """'00000000:3B:00.0, 1980, 3201, 250.5, 41' -> ('0000:3B:00.0', {"sm_mhz": 1980.0, ..}).
+
+    ValueError where it is anything else.
+    """
+    bus_id, *values = line.split(",")
+    return _place(bus_id), dict(zip(_CLOCK_NAMES, map(float, values), strict=True))
+
+
+def _gpus() -> dict[str, str]:
+    """The GPUs that this process sees: place -> "" of the current one, " of GPU 1" of another."""
+    if not gpu_count():
+        return {}
+    from cupy.cuda import Device
+
+    current = Device().id
+    return {
+        _place(Device(number).pci_bus_id): "" if number == current else f" of GPU {number}"
+        for number in range(gpu_count())
+    }
+
+
+def _by_gpu(text: str, gpus: dict[str, str]) -> dict[str, list[dict[str, float]]]:
+    """Readings of each of these GPUs; of the first one listed as of "" where it lists none."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for line in text.splitlines():
+        try:
+            place, reading = _parse_clocks(line)
+        except ValueError:
+            continue  # cut off by the end, or a field that this GPU does not have
+        found.setdefault(place, []).append(reading)
+    if not found.keys() & gpus.keys():
+        gpus = dict.fromkeys(list(found)[:1], "")
+    return {gpus[place]: readings for place, readings in found.items() if place in gpus}
 
 
 def clocks() -> dict[str, float]:
-    """SM and memory clock (MHz), power (W) and temperature (C) by nvidia-smi; {} without it."""
+    """SM and memory clock (MHz), power (W) and temperature (C) by nvidia-smi; {} without it.
+
+    They are the current GPU's.
+    """
     try:
         text = subprocess.run(_SMI, capture_output=True, text=True, timeout=20, check=True).stdout
-        return _parse_clocks(text.strip().splitlines()[0])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+    except (OSError, subprocess.SubprocessError):
         return {}
+    return next(iter(_by_gpu(text, _gpus()).get("", ())), {})
 
 
 class ClockWatch:
     """Reads the clocks every so often while a `with` block runs; `readings` and `record` after it.
 
     One reading before or after a run catches an idle GPU; these show it at work.
+
+    Attributes:
+        readings: of the current GPU.
+        others: those of the other GPUs that this process sees; name -> readings.
     """
 
     def __init__(self, every_ms: int = 100):
         self.every_ms = every_ms
         self.readings: list[dict[str, float]] = []
+        self.others: dict[str, list[dict[str, float]]] = {}
 
     def __enter__(self) -> ClockWatch:
-        self._process = None
+        self._process, self._gpus = None, _gpus()
         try:
             self._process = subprocess.Popen(
                 [*_SMI, f"--loop-ms={self.every_ms}"],
@@ -377,18 +420,17 @@ class ClockWatch:
             return
         self._process.terminate()
         text, _ = self._process.communicate(timeout=20)
-        for line in text.splitlines():
-            try:
-                self.readings.append(_parse_clocks(line))
-            except ValueError:
-                continue  # cut off by the end, or a field that this GPU does not have
+        self.others = _by_gpu(text, self._gpus)
+        self.readings = self.others.pop("", [])
 
     def record(self) -> dict[str, list[float]]:
-        """Name -> [lowest, median, highest] over the readings; {} without any."""
-        if not self.readings:
-            return {}
-        columns = {name: [one[name] for one in self.readings] for name in _CLOCK_NAMES}
-        return {
-            name: [min(values), float(np.median(values)), max(values)]
-            for name, values in columns.items()
-        }
+        """Name -> [lowest, median, highest] over the readings; {} without any.
+
+        "sm_mhz" is of the current GPU, "sm_mhz of GPU 1" of another one that this process sees.
+        """
+        found = {}
+        for gpu, readings in {"": self.readings, **self.others}.items():
+            for name in _CLOCK_NAMES if readings else ():
+                values = [one[name] for one in readings]
+                found[name + gpu] = [min(values), float(np.median(values)), max(values)]
+        return found
