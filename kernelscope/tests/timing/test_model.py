@@ -13,7 +13,7 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.errors import InputError, UnknownNameError
 from kernelscope.timing import Time, measure
 from kernelscope.timing.gpus import gpu, names
-from kernelscope.timing.model import NAMES, WAITS
+from kernelscope.timing.model import IDLE, NAMES, WAITS
 from kernelscope.timing.work import copy_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
@@ -23,7 +23,6 @@ H200 = gpu("h200")
 START_US = H200.launch_us + 1e6 * H200.start_clocks / H200.hz
 KERNELSCOPE = Path(__file__).parents[2]
 STEPS = 64
-OTHERS = ("tail", "launch and starts", "latency")  # bounds that are no unit
 ATOMICS = """extern "C" __global__ void add_up(float* sums, int apart)
 {
     atomicAdd(sums + apart * (blockIdx.x * blockDim.x + threadIdx.x), 1.0f);
@@ -114,12 +113,41 @@ def test_a_unit_at_its_rate(probe, name, clocks, limit, extra):
     found = probe(name, 1, 1024, *arrays, *extra, np.int32(STEPS))
     shortest = 1e6 * STEPS * clocks / H200.hz
     assert shortest < found.us < 1.3 * shortest + START_US
-    alone = {
-        key: us
-        for key, us in found.bounds.items()
-        if key not in ("tail", "launch and starts", "latency")
+    assert found.busiest == limit
+    assert found.limit == "few blocks"  # a single one
+
+
+@pytest.mark.system
+def test_idle_sms_limit_a_launch(probe):
+    """One block beyond a wave: a tail as long as a block. Fewer blocks than SMs: no tail."""
+    arguments = np.zeros(264, np.int64), np.zeros(64, np.float32), np.float32(0.5), np.int32(STEPS)
+    most = 2 * H200.sms
+    found = {
+        blocks: probe("fma_rate", blocks, 1024, *arguments, run=1)
+        for blocks in (4, H200.sms, H200.sms + 1, most)
     }
-    assert max(alone, key=alone.get) == limit
+    block_us = 1e6 * STEPS * 16 * 1024 / 128 / H200.hz
+    few, full, one_more, twice = found.values()
+    for name, one, idle in (("few blocks", few, 1 - 4 / H200.sms), ("tail", one_more, 1.0)):
+        assert one.limit == name
+        assert block_us * idle < one.bounds[name] < 1.3 * block_us * idle
+    assert few.bounds["tail"] == one_more.bounds["few blocks"] == 0
+    for one in (full, twice):
+        assert one.limit == "issue" and one.bounds["tail"] == one.bounds["few blocks"] == 0
+    assert few.us == pytest.approx(full.us, rel=0.02)
+
+
+def test_unequal_blocks_have_a_tail_on_few_sms_too():
+    """Four blocks, one with most of the work: beside the idle SMs the others wait for it."""
+    text = """extern "C" __global__ void some(float* out, float a, int steps) {
+        float value = threadIdx.x;
+        for (int i = 0; i < (blockIdx.x ? 1 : 40) * steps; ++i) value = a * value + 1.0f;
+        out[blockIdx.x * blockDim.x + threadIdx.x] = value;
+    }"""
+    kernel = RawKernel(text, "some", backend="simulator")
+    out = np.zeros(4 * 1024, np.float32)
+    bounds = launched(H200, kernel, 4, 1024, out, np.float32(0.5), np.int32(STEPS)).bounds
+    assert bounds["tail"] > 2 * bounds["few blocks"] > 0
 
 
 def test_a_chain_of_loads_takes_their_latency(probe):
@@ -272,7 +300,7 @@ def test_the_second_metric_of_a_unit_counts_where_it_is_higher():
 
 
 def test_every_bound_has_a_unit_of_ncu():
-    assert {*NAMES.values(), *WAITS, "L2", "DRAM"} == set(time_model.OF_BOUND)
+    assert {*NAMES.values(), *WAITS, *IDLE, "L2", "DRAM"} == set(time_model.OF_BOUND)
     assert set(time_model.OF_BOUND.values()) - {"latency"} == set(time_model.NCU_UNITS)
 
 
