@@ -128,9 +128,11 @@ def test_idle_sms_limit_a_launch(probe):
     }
     block_us = 1e6 * STEPS * 16 * 1024 / 128 / H200.hz
     few, full, one_more, twice = found.values()
-    for name, one, idle in (("few blocks", few, 1 - 4 / H200.sms), ("tail", one_more, 1.0)):
-        assert one.limit == name
-        assert block_us * idle < one.bounds[name] < 1.3 * block_us * idle
+    assert one_more.limit == "tail" and few.limit == "few blocks"
+    assert block_us < one_more.bounds["tail"] < 1.3 * block_us
+    assert (
+        0.8 * block_us < few.bounds["few blocks"] < block_us
+    )  # less a warp's latency, which stays
     assert few.bounds["tail"] == one_more.bounds["few blocks"] == 0
     for one in (full, twice):
         assert one.limit == "issue" and one.bounds["tail"] == one.bounds["few blocks"] == 0
@@ -156,6 +158,7 @@ def test_a_chain_of_loads_takes_their_latency(probe):
     found = probe("chase_shared", 1, 32, *arguments)
     shortest = 1e6 * steps * H200.shared_clocks / H200.hz
     assert found.limit == "latency"
+    assert found.bounds["few blocks"] < 0.1 * shortest  # one warp: no SM could help it
     assert shortest < found.us < 1.2 * shortest + START_US
 
 

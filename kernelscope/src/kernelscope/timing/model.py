@@ -156,19 +156,20 @@ def _sm_clocks(
     work: LaunchWork, gpu: GpuConstants, without: int | None
 ) -> tuple[float, float, float]:
     """(clocks of the SM that ends last, those if the blocks were spread evenly over the SMs that
-    have any, those if over all SMs).
+    have any, those if the units' work were spread over all SMs).
     """
     chain, units = _chain(work, without), _units(work, without)
     most, resident = _most_blocks(work, gpu)
     full, rest = divmod(most, resident)
     warps, barriers, uneven = work.shape.warps, work.barriers, work.shape.uneven
-    round_clocks = _round(chain, units, resident, warps, barriers)
+    share = work.shape.blocks / gpu.sms
+    evenly = max(share, 1.0) / resident * _round(chain, units, resident, warps, barriers)
+    spread = evenly if share >= 1 else _round(chain, share * units, 1, warps, barriers)
     chain, units = uneven.chain * chain, uneven.busy * units
     clocks = full * _round(chain, units, resident, warps, barriers)
     clocks += _round(chain, units, rest, warps, barriers)
-    of_block = round_clocks / resident
-    used = min(clocks, work.shape.blocks / min(work.shape.blocks, gpu.sms) * of_block)
-    return clocks, used, min(used, work.shape.blocks / gpu.sms * of_block)
+    used = min(clocks, evenly)
+    return clocks, used, min(used, spread)
 
 
 def _most_blocks(work: LaunchWork, gpu: GpuConstants) -> tuple[int, int]:
