@@ -1,4 +1,4 @@
-"""Tables of what was measured on a GPU: what readme_tables writes from the records."""
+"""Tables of what was measured on a GPU, which readme_tables writes from the records."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -343,14 +343,14 @@ def best_peers(suites: Iterable[str]) -> str:
         record = read_record(_of(suite))
         groups.setdefault((kinds_of(record), bool(stale_kernels(record))), []).append(record)
     parts, rows = [], []
-    for (kinds, changed), found in groups.items():
+    for (kinds, _), found in groups.items():
         own = [row for record in found for row in record["rows"]]
         ratios, rows = [row["ratio_peer"]["value"] for row in own], rows + own
         names = listed([f"`{one['suite']}`" for one in found])
         of = f" of {names}" if len(groups) > 1 else ""
         parts.append(
             f"{min(ratios):.2f} to {max(ratios):.2f} times as fast, at {len(own)} shapes{of}, as "
-            f"the best of {kinds}" + (", before the kernels last changed" if changed else "")
+            f"the best of {kinds}{_changed(found[0])}"
         )
     best = Counter(row["best_peer"].removeprefix("torch_") for row in rows)
     tally = listed(f"`{name}` at {count}" for name, count in best.most_common())
@@ -362,22 +362,26 @@ def best_peers(suites: Iterable[str]) -> str:
 
 def elsewhere() -> str:
     """How the gradients of 16 bits, few queries and rings stand against their peers."""
-    rows = [
+    gradients, few, rings = (read_record(_of(suite)) for suite in ("backward", DECODE, "parallel"))
+    ratios = [
         row["ratios"][OURS["backward"]]["value"]
-        for row in read_record(_of("backward"))["rows"]
+        for row in gradients["rows"]
         if OURS["backward"] in row["ratios"]
     ]
-    few = [row["ratio_peer"]["value"] for row in read_record(_of(DECODE))["rows"]]
-    rings = [row["ratios"]["ring"] for row in read_record(_of("parallel"))["rows"]]
-    ones, peers = (
-        [ring[other]["value"] for ring in rings if other in ring] for other in (ONE, TORCH)
-    )
+    decoding = [row["ratio_peer"]["value"] for row in few["rows"]]
+    against = [row["ratios"]["ring"] for row in rings["rows"]]
+    ones, peers = ([one[name]["value"] for one in against if name in one] for name in (ONE, TORCH))
     return (
-        f"the backward pass of kernel 25 is {_ends(rows)} times as fast as the best of the same "
-        f"peers' at {len(rows)} shapes, decoding {_ends(few)} times at {len(few)}; a ring of two "
-        f"GPUs is {_ends(ones)} times as fast as one of them at {len(ones)} shapes, and "
-        f"{_ends(peers)} times as fast as PyTorch's context_parallel"
+        f"the backward pass of kernel 25 is {_ends(ratios)} times as fast as the best of the same "
+        f"peers' at {len(ratios)} shapes{_changed(gradients)}, decoding {_ends(decoding)} times at "
+        f"{len(decoding)}{_changed(few)}; a ring of two GPUs is {_ends(ones)} times as fast as one "
+        f"of them at {len(ones)} shapes, and {_ends(peers)} times as fast as PyTorch's "
+        f"context_parallel{_changed(rings)}"
     )
+
+
+def _changed(record: dict) -> str:
+    return ", before the kernels last changed" if stale_kernels(record) else ""
 
 
 def _of(suite: str) -> Path:

@@ -6,8 +6,10 @@ from dataclasses import asdict
 from kernelscope import observe
 from kernelscope.cli.arguments import printer, write_json
 from kernelscope.cli.timing import predict as of_file
-from kernelscope.timing import Time
+from kernelscope.timing import GpuConstants, Time
 
+from attn_course.ladder.choose import simulating
+from attn_course.ladder.problem import Device
 from attn_course.ladder.steps import step
 from attn_course.lessons import lesson07_pipelines
 from attn_course.measure.records import is_current, newest_of_each_gpu, times_of
@@ -37,12 +39,13 @@ def execute(arguments) -> int:
     """Predict each launch; only the sampled blocks write, so no result is compared."""
     seen, say = Time(arguments.gpu, blocks=arguments.blocks), printer(arguments.json)
     refusal = "predict observes the simulator; on a GPU there is `attn-course bench`"
-    call = simulated_call(arguments, refusal)
-    if call is None:
-        return of_file.execute(arguments)
-    say(call.title, flush=True)
-    with observe(seen):
-        call.run()
+    with simulating(device_of(seen.gpu)):
+        call = simulated_call(arguments, refusal)
+        if call is None:
+            return of_file.execute(arguments)
+        say(call.title, flush=True)
+        with observe(seen):
+            call.run()
     if call.picked:
         say(f"auto picks {call.picked}")
     say(f"\n{seen}")
@@ -56,6 +59,13 @@ def execute(arguments) -> int:
     predicted = {"total_us": seen.total_us, "launches": launches, "recorded": known}
     write_json(arguments.json, call.record() | predicted)
     return 0
+
+
+def device_of(known: GpuConstants) -> Device:
+    """What the choice of tiles asks of a GPU that the time model knows."""
+    digits = known.arch.removeprefix("sm_").rstrip("af")
+    capability = int(digits[:-1]), int(digits[-1])
+    return Device(known.name, capability, known.sms, known.shared_bytes)
 
 
 def recorded(arguments, call: NamedCall) -> Iterator[dict]:

@@ -12,6 +12,7 @@ from kernelscope.watch import Finding
 
 from attn_course import reference
 from attn_course.ladder.call import StepLaunch, kernel_of, numbers_of, scratch_arrays
+from attn_course.ladder.choose import simulated_gpu
 from attn_course.ladder.headers import checked_options
 from attn_course.ladder.steps import Device, Problem, Step
 from attn_course.ladder.verify import Arrays, Formula, Oracle
@@ -75,16 +76,16 @@ def prepare(
     """Compile a kernel file and make its arguments.
 
     path: as `clean_step` takes it; code: its text, where it is not the one on disk. The constants
-    are those of the simulator's device everywhere, so that both sides of a comparison run the same
-    launch. Arrays are of the step's usual dtype, or float32: Gaussian inputs, and outputs poisoned,
-    or with `poison` off just allocated.
+    are those of the simulator's device everywhere, or of what it stands for, so that both sides of
+    a comparison run the same launch. Arrays are of the step's usual dtype, or float32: Gaussian
+    inputs, and outputs poisoned, or with `poison` off just allocated.
     Raises CompileError, ClinicError; and ValueError for a launch that no grid can hold.
     """
     backend = resolve_backend(backend)
     step = replace(clean_step(path, code), place=path, text=code)
     problem = replace(case.problem, dtype=step.dtypes[0])
     case, options = replace(case, problem=problem), checked_options(options, step.constants())
-    geometry = step.launch(problem, options, Device())
+    geometry = step.launch(problem, options, simulated_gpu(backend) or Device())
     grid = geometry.grid if case.grid is None else case.grid
     shared_bytes = geometry.shared_bytes if case.shared_bytes is None else case.shared_bytes
     geometry = replace(geometry, grid=grid, shared_bytes=shared_bytes)

@@ -15,7 +15,7 @@ from kernelscope import Kernel, RawModule, TensorMap, allow_shared, array_module
 from kernelscope.compile import file_stamp, with_headers
 from kernelscope.errors import InputError
 
-from .choose import current_device
+from .choose import current_device, simulated_gpu
 from .headers import checked_options
 from .problem import COUNTERS, MAX_GRID_YZ, Geometry, Problem
 from .steps import Step
@@ -231,7 +231,16 @@ def compiled(
 ) -> Kernel:
     """Return the kernel ``entry`` of a file, compiled once for equal options and backend."""
     edited = file_stamp(path)  # an edited file or header is another kernel
-    return _module(path, edited, tuple(options), resolve_backend(backend)).get_function(entry)
+    backend = resolve_backend(backend)
+    return _module(path, edited, _with_arch(options, backend), backend).get_function(entry)
+
+
+def _with_arch(options: Sequence[str], backend: str) -> tuple[str, ...]:
+    """The options, and the architecture of a GPU that the simulator stands for."""
+    device = simulated_gpu(backend)
+    if device is None or any("arch" in option for option in options):
+        return tuple(options)
+    return (*options, "-arch=sm_{}{}".format(*device.capability))
 
 
 @lru_cache(maxsize=64)
@@ -251,8 +260,8 @@ def kernel_of(
     options = (*step.flags, *options)
     if step.text is None:
         return compiled(step.path, options, entry=entry, backend=backend)
-    text = with_headers(step.text, step.path.parent)
-    return _module_of_text(text, options, resolve_backend(backend)).get_function(entry)
+    text, backend = with_headers(step.text, step.path.parent), resolve_backend(backend)
+    return _module_of_text(text, _with_arch(options, backend), backend).get_function(entry)
 
 
 def step_launch(

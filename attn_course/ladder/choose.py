@@ -1,5 +1,8 @@
 """Which method suits a problem on a device: the rules behind ``method="auto"``."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 
 from kernelscope import resolve_backend
@@ -21,17 +24,36 @@ TF32_ROWS = 8  # queries a head up to which most of the 16 rows of a product wou
 SPLIT_D = 8192  # head dim up to which tiles of rows_split were timed
 ONLINE_BYTES = 512  # shared memory of rows_online beside a row of the output
 
+_MODEL: ContextVar[Device | None] = ContextVar("model", default=None)
+
+
+@contextmanager
+def simulating(device: Device) -> Iterator[None]:
+    """Let the simulator stand for a GPU in a block: methods, tiles and code are those for it."""
+    token = _MODEL.set(device)
+    try:
+        yield
+    finally:
+        _MODEL.reset(token)
+
+
+def simulated_gpu(backend: str) -> Device | None:
+    """Return the GPU that the simulator stands for; None on a GPU, and where it is itself."""
+    return _MODEL.get() if backend == "simulator" else None
+
 
 def current_device(backend: str | None = None) -> Device:
     """Return the GPU in use, or the simulator."""
     backend = resolve_backend(backend)
-    return Device() if backend == "simulator" else _gpu(device_number(backend))
+    if backend == "simulator":
+        return simulated_gpu(backend) or Device()
+    return _gpu(device_number(backend))
 
 
 def device_number(backend: str) -> int:
-    """Return the number of the GPU in use; 0 on the simulator."""
+    """Return the number of the GPU in use; on the simulator that of what it stands for."""
     if backend == "simulator":
-        return 0
+        return hash(simulated_gpu(backend))
     import cupy
 
     return cupy.cuda.runtime.getDevice()

@@ -132,5 +132,5 @@ def _describe(name, actual, expected, bad, index, ratio, relative) -> str:
     if count := int(np.isnan(expected).sum()):
         return text + f"; {count} elements of the reference itself are NaN"
     if count := int(np.isnan(actual).sum()):
-        text += f"; {count} are NaN: never written, or computed from inf - inf or 0 * inf"
+        text += f"; {count} are NaN: never written, or from another NaN, inf - inf or 0 * inf"
     return text

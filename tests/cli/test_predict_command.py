@@ -2,12 +2,19 @@
 
 import json
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from kernelscope.timing import gpu as known_gpu
 
+from attn_course import attention
 from attn_course.cli import main, predict
+from attn_course.ladder.choose import simulating
+from attn_course.ladder.problem import Device, Problem
+from attn_course.ladder.steps import step
 from attn_course.measure.records import RESULTS_FOLDER, times_of
+from attn_course.reference.inputs import seeded_qkv
 
 ADD = """__global__ void add(const float* x, float* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -53,6 +60,24 @@ def test_a_method_has_a_prediction_for_each_kernel(tiled):
             assert bound in one["bounds"]
         assert re.search(rf"{one['kernel']} on NVIDIA H200: .* limited by {one['limit']}", said)
     assert "line 69: score = fmaf(" in said
+
+
+def test_what_is_predicted_is_what_that_gpu_would_launch():
+    """Its tiles, its limit of shared memory and its code, and nothing of them afterwards."""
+    q, k, v = seeded_qkv((2, 12, 196, 64))
+
+    def made(gpu=None):
+        with simulating(predict.device_of(gpu)) if gpu else nullcontext():
+            plan = attention.plan(q, k, v, method="flash_async", backend="simulator")
+            return plan.launches[0].geometry, plan.launches[0].kernel.module.arch
+
+    (simulated, plain), (modelled, hopper), (again, _) = made(), made(known_gpu("h200")), made()
+    wanted = step(12).launch(Problem(24, 196, 196, 64), (), predict.device_of(known_gpu("h200")))
+    assert modelled == wanted != simulated == again
+    assert modelled.shared_bytes > Device().shared_bytes and (plain, hopper) == (
+        "compute_80",
+        "compute_90",
+    )
 
 
 @pytest.mark.turns(8)

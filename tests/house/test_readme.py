@@ -140,6 +140,7 @@ def test_a_changed_kernel_makes_the_results_stale(tmp_path, monkeypatch):
     monkeypatch.setattr(measured_tables, "GPU_RECORDS", tmp_path)
     assert measured_tables.bench().count("STALE") == len(ATTENTION) + 1  # and decoding
     assert measured_tables.parallel().count("STALE") == 1
+    assert measured_tables.elsewhere().count(", before the kernels last changed") == 3
     assert readme_tables.layers().count("STALE") == len(LAYERS)
     counters, results, _, sanitizer = measured_tables.checked().splitlines()
     assert all("STALE" in line for line in (counters, results, sanitizer))

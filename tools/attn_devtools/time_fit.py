@@ -15,22 +15,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from unittest.mock import patch
 
 import numpy as np
-from kernelscope import RawModule, observe
-from kernelscope.timing import Time
+from kernelscope import observe
+from kernelscope.timing import Time, gpu
 
+from attn_course.cli.predict import device_of
 from attn_course.ladder import call
+from attn_course.ladder.choose import simulating
 from attn_course.ladder.methods import METHODS
-from attn_course.ladder.problem import Device, Problem
+from attn_course.ladder.problem import Problem
 from attn_course.ladder.steps import step
 from attn_course.layers import bias_gelu, layer_norm
 from attn_course.lessons.lesson07_pipelines import KERNELS
 from attn_course.measure.records import RESULTS_FOLDER
 
-H200 = Device("NVIDIA H200", (9, 0), 132, 232448)
-ARCH = "-arch=sm_90a"
+H200 = device_of(gpu("h200"))
 BLOCKS = 16  # of a launch that are run
 PERIOD = 1 << 20  # after so many, random numbers repeat
 MOST_US = 150.0  # longer ones take long on the simulator too
@@ -51,7 +51,8 @@ class RecordedLaunch:
 
     def run(self) -> None:
         """Launch the kernels on the simulator, as for an H200."""
-        run_steps(self) if self.steps else run_layer(self)
+        with simulating(H200):
+            run_steps(self) if self.steps else run_layer(self)
 
 
 def random(shape) -> np.ndarray:
@@ -66,15 +67,8 @@ def run_steps(case: RecordedLaunch) -> None:
     problem = steps[0].taken(Problem(batch * heads, length, case.keys or length, d))
     names = {n for one in steps for n in one.arguments if n in ("q", "k", "v", "s", "p", "out")}
     arrays = {n: random(problem.shape(n)).astype(problem.dtype_of(n)) for n in names}
-
-    def module(*arguments, options=(), **rest):
-        own = any("arch" in option for option in options)
-        return RawModule(*arguments, options=(*options, *(() if own else (ARCH,))), **rest)
-
     given = {"problem": problem, "backend": "simulator", "options": case.options}
-    with patch.object(call, "current_device", lambda *_: H200):
-        with patch.object(call, "RawModule", module):
-            call.call_steps(steps, arrays, d**-0.5, **given).run()
+    call.call_steps(steps, arrays, d**-0.5, **given).run()
 
 
 def run_layer(case: RecordedLaunch) -> None:

@@ -136,7 +136,8 @@ class TouchedBytes:
 
     def aligned_pieces(self, how: str, size: int, apart: int) -> tuple[int, int]:
         """(distinct aligned pieces of `size` bytes, 16 or more, that are touched so; those of them
-        of which one half is touched, and nothing else in an aligned stretch of `apart` pieces).
+        of which one half is touched, and nothing else of its buffer in an aligned stretch of
+        `apart` pieces).
         """
         maps = [m for (_, kind), m in self.maps.items() if kind == how]
         found = lone = 0
