@@ -228,6 +228,30 @@ def test_the_page_has_the_record(name):
             assert f"| {row['label']} | {row['measured_us']:.4g} |" in tables or not loses
 
 
+def test_the_page_counts_the_rows():
+    """How often the interval holds, and how far off the H100's short times are and were."""
+    page = " ".join((KERNELSCOPE / "docs/time.md").read_text().split())
+    parts = {name: record_on(name)["second"]["rows"] for name in ("h200", "h100")}
+    held = {
+        n: sum(r["low_us"] <= r["measured_us"] <= r["high_us"] for r in parts[n]) for n in parts
+    }
+    count = sum(map(len, parts.values()))
+    assert f"it held {sum(held.values())} of {count} times: {held['h200']} of " in page
+    assert f"on the H200, {held['h100']} of {len(parts['h100'])} on the H100" in page
+    short = [row for row in parts["h100"] if row["measured_us"] < 3]
+    errors = np.array([row["error"] for row in short])
+    alike = int(np.sum((errors >= 0.15) & (errors <= 0.3)))
+    assert f"{len(short)} times below 3 us, {alike} were predicted 15 to 30 % too long" in page
+    assert f"between {-errors.min():.0%} too short and {errors.max():.0%}" in page.replace(
+        " %", "%"
+    )
+    after = {row["label"]: row["error"] for row in record_on("h100")["corrected"]["rows"]}
+    now = np.median([after[row["label"]] for row in short])
+    assert f"went from {100 * np.median(errors):+.0f} to {100 * now:+.0f} %" in page
+    limits = record_on("h100")["summary"]
+    assert f"they are right in {limits['right_limits']:.0%} of {limits['limits']}" in page
+
+
 @pytest.mark.parametrize("name", names())
 def test_held_out_errors_stay_below(name):
     """What the judgement found: a model that gets worse must be judged, and documented, again."""

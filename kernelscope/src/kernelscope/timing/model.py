@@ -37,7 +37,8 @@ class Prediction:
     us, low, high: microseconds and their interval; bounds: name -> microseconds that it alone would
     take; limit: the unit that is busy for BUSY of the time or longer, the busiest, else the longest
     of WAITS and IDLE; without_line: source line -> microseconds of the launch without what that
-    line does; notes: what is estimated; blocks: of the grid; start_us: the launch and one start.
+    line does; notes: what is estimated; blocks: of the grid; sms: of the GPU; start_us: the launch
+    and one start.
     """
 
     kernel: str
