@@ -21,6 +21,7 @@ PROPERTIES = {
 }
 DIAGNOSIS = "A known wrong solution of this exercise fails in exactly this way: {}"
 CONTEXT = 2  # lines shown before and after the line of a failure
+STARTS = "launch and starts"  # a limit of the time model
 WIDTH = 98  # characters of a message's lines: a notebook beside its file browser has room for them
 
 
@@ -153,10 +154,8 @@ class Judgement:
             mine, theirs = self.times
             us = f"{mine.us:>12.3g}{theirs.us:>12.3g}"
             lines.append(f"  {'predicted microseconds':<28}{us}  {mine.gpu}")
-            for name, one in (("yours", mine), ("reference", theirs)):
-                small = ", as small cases are" if one.limit == "launch and starts" else ""
-                unit = "" if one.busiest == one.limit else f"; busiest unit: {one.busiest}"
-                lines.append(f"  {name}: limited by {one.limit}{small}{unit}")
+            between = "".join(f"{_interval(one):>12}" for one in self.times)
+            lines += [f"  {'  their interval':<28}{between}", *_limits(mine, theirs)]
             lines += [f"  {note}" for note in mine.notes]
         heads = next(iter(self.standings.values()), ())
         if heads:
@@ -196,6 +195,30 @@ class Judgement:
             f"{cases}{table}<details><summary>Your kernel beside the reference</summary><table>"
             f"<tr><th>yours</th><th>reference</th></tr><tr>{texts}</tr></table></details>"
         )
+
+
+def _interval(one: Prediction) -> str:
+    """'1.4 to 2.1'."""
+    ends = (f"{us:.2g}" if us < 10 else f"{us:.0f}" for us in (one.low, one.high))
+    return " to ".join(ends)
+
+
+def _limits(mine: Prediction, theirs: Prediction) -> list[str]:
+    """What limits each kernel; where both wait for the launch, the case says nothing of it."""
+    if all(_is_small(one) for one in (mine, theirs)):
+        return ["  The case is small: the launch and the start of its blocks are the longest wait."]
+    found = []
+    for name, one in (("yours", mine), ("reference", theirs)):
+        why = ", as the case is small" if _is_small(one) else ", many short blocks"
+        why = why if one.limit == STARTS else ""
+        unit = "" if one.busiest == one.limit else f"; busiest unit: {one.busiest}"
+        found.append(f"  {name}: limited by {one.limit}{why}{unit}")
+    return found
+
+
+def _is_small(one: Prediction) -> bool:
+    """Are the launch and one start most of the limit?"""
+    return one.limit == STARTS and one.start_us > one.bounds[STARTS] / 2
 
 
 def written(cost: float | str) -> str:

@@ -3,10 +3,12 @@
 import json
 
 import pytest
+from kernelscope.timing import Prediction
 
 from attn_course.cli.main import main
 from attn_course.exercises import judge, read_exercise, session
 from attn_course.exercises.golf import COSTS, US, costs, known_standings, predicted, text_hash
+from attn_course.exercises.judgement import Judgement
 from attn_course.lessons.working_copy import PROGRESS, WorkingCopy
 
 pytestmark = pytest.mark.system
@@ -61,10 +63,9 @@ def test_a_pass_shows_its_standing_beside_the_reference_and_the_best(copy):
     )
     times = f"{one.us:>18.3g}{reference.us:>12.3g}  {one.gpu}"
     assert f"predicted microseconds{times}\n" in shown
-    for name, kernel in (("yours", one), ("reference", reference)):
-        assert kernel.limit == "launch and starts"  # a case for the simulator is small
-        unit = f"busiest unit: {kernel.busiest}"
-        assert f"  {name}: limited by launch and starts, as small cases are; {unit}\n" in shown
+    intervals = [f"{kernel.low:.2g} to {kernel.high:.2g}" for kernel in judgement.times]
+    assert f"their interval{intervals[0]:>24}{intervals[1]:>12}\n  The case is small: " in shown
+    assert "limited by" not in shown  # a case for the simulator is small
     kept = copy.progress()["transpose"].passes[text_hash(EXERCISE.correct[0].text)]
     assert kept.us == one.us
     assert "best known" in judgement._repr_html_()
@@ -137,3 +138,29 @@ def test_without_a_working_copy_the_command_shows_the_known_solutions(
     assert main(["golf", "add_ten"]) == 0
     assert "reference" in capsys.readouterr().out
     assert main(["golf", "no_such"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "bound", "words"),
+    [
+        ("DRAM", 1.4, "yours: limited by DRAM"),
+        ("latency", 1.4, "yours: limited by latency; busiest unit: DRAM"),
+        ("launch and starts", 9.0, "yours: limited by launch and starts, many short blocks; busie"),
+        (
+            "launch and starts",
+            1.4,
+            "yours: limited by launch and starts, as the case is small; bus",
+        ),
+    ],
+)
+def test_a_limit_in_words(limit, bound, words):
+    """Beside a reference that a unit limits: of a launch with many blocks the launch is no part."""
+    bounds = {"DRAM": 8.0, "L2": 2.0, "launch and starts": bound}
+    mine, theirs = (
+        Prediction("k", "a GPU", 12.0, 9.6, 15.0, bounds, name, {}, start_us=1.37)
+        for name in (limit, "L2")
+    )
+    counters = {"instructions": (1, 1, "")}
+    shown = repr(Judgement("e", "text", counters=counters, times=(mine, theirs)))
+    assert f"  {words}" in shown and "  reference: limited by L2; busiest unit: DRAM" in shown
+    assert f"their interval{'9.6 to 15':>24}{'9.6 to 15':>12}\n" in shown

@@ -22,7 +22,7 @@ _DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64}
 class HeldOut:
     """One kernel at one shape: its call, without arrays as yet.
 
-    changes_its_data: it does less in a second launch, and it is replays that are measured.
+    changes_its_data: it does less in a second launch, and the times are of replays.
     """
 
     folder: str

@@ -13,7 +13,7 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.errors import InputError, UnknownNameError
 from kernelscope.timing import Time, measure
 from kernelscope.timing.gpus import gpu, names
-from kernelscope.timing.model import NAMES, WAITS
+from kernelscope.timing.model import IDLE, NAMES, WAITS
 from kernelscope.timing.work import copy_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
@@ -23,7 +23,6 @@ H200 = gpu("h200")
 START_US = H200.launch_us + 1e6 * H200.start_clocks / H200.hz
 KERNELSCOPE = Path(__file__).parents[2]
 STEPS = 64
-OTHERS = ("tail", "launch and starts", "latency")  # bounds that are no unit
 ATOMICS = """extern "C" __global__ void add_up(float* sums, int apart)
 {
     atomicAdd(sums + apart * (blockIdx.x * blockDim.x + threadIdx.x), 1.0f);
@@ -114,12 +113,43 @@ def test_a_unit_at_its_rate(probe, name, clocks, limit, extra):
     found = probe(name, 1, 1024, *arrays, *extra, np.int32(STEPS))
     shortest = 1e6 * STEPS * clocks / H200.hz
     assert shortest < found.us < 1.3 * shortest + START_US
-    alone = {
-        key: us
-        for key, us in found.bounds.items()
-        if key not in ("tail", "launch and starts", "latency")
+    assert found.busiest == limit
+    assert found.limit == "few blocks"  # a single one
+
+
+@pytest.mark.system
+def test_idle_sms_limit_a_launch(probe):
+    """One block beyond a wave: a tail as long as a block. Fewer blocks than SMs: no tail."""
+    arguments = np.zeros(264, np.int64), np.zeros(64, np.float32), np.float32(0.5), np.int32(STEPS)
+    most = 2 * H200.sms
+    found = {
+        blocks: probe("fma_rate", blocks, 1024, *arguments, run=1)
+        for blocks in (4, H200.sms, H200.sms + 1, most)
     }
-    assert max(alone, key=alone.get) == limit
+    block_us = 1e6 * STEPS * 16 * 1024 / 128 / H200.hz
+    few, full, one_more, twice = found.values()
+    assert one_more.limit == "tail" and few.limit == "few blocks"
+    assert block_us < one_more.bounds["tail"] < 1.3 * block_us
+    assert (
+        0.8 * block_us < few.bounds["few blocks"] < block_us
+    )  # less a warp's latency, which stays
+    assert few.bounds["tail"] == one_more.bounds["few blocks"] == 0
+    for one in (full, twice):
+        assert one.limit == "issue" and one.bounds["tail"] == one.bounds["few blocks"] == 0
+    assert few.us == pytest.approx(full.us, rel=0.02)
+
+
+def test_unequal_blocks_have_a_tail_on_few_sms_too():
+    """Four blocks, one with most of the work: beside the idle SMs the others wait for it."""
+    text = """extern "C" __global__ void some(float* out, float a, int steps) {
+        float value = threadIdx.x;
+        for (int i = 0; i < (blockIdx.x ? 1 : 40) * steps; ++i) value = a * value + 1.0f;
+        out[blockIdx.x * blockDim.x + threadIdx.x] = value;
+    }"""
+    kernel = RawKernel(text, "some", backend="simulator")
+    out = np.zeros(4 * 1024, np.float32)
+    bounds = launched(H200, kernel, 4, 1024, out, np.float32(0.5), np.int32(STEPS)).bounds
+    assert bounds["tail"] > 2 * bounds["few blocks"] > 0
 
 
 def test_a_chain_of_loads_takes_their_latency(probe):
@@ -128,6 +158,7 @@ def test_a_chain_of_loads_takes_their_latency(probe):
     found = probe("chase_shared", 1, 32, *arguments)
     shortest = 1e6 * steps * H200.shared_clocks / H200.hz
     assert found.limit == "latency"
+    assert found.bounds["few blocks"] < 0.1 * shortest  # one warp: no SM could help it
     assert shortest < found.us < 1.2 * shortest + START_US
 
 
@@ -195,6 +226,30 @@ def test_the_page_has_the_record(name):
         for row in part["rows"]:
             loses = abs(row["error"]) >= 0.15 or not row.get("limit_is_right", True)
             assert f"| {row['label']} | {row['measured_us']:.4g} |" in tables or not loses
+
+
+def test_the_page_counts_the_rows():
+    """How often the interval holds, and how far off the H100's short times are and were."""
+    page = " ".join((KERNELSCOPE / "docs/time.md").read_text().split())
+    parts = {name: record_on(name)["second"]["rows"] for name in ("h200", "h100")}
+    held = {
+        n: sum(r["low_us"] <= r["measured_us"] <= r["high_us"] for r in parts[n]) for n in parts
+    }
+    count = sum(map(len, parts.values()))
+    assert f"it held {sum(held.values())} of {count} times: {held['h200']} of " in page
+    assert f"on the H200, {held['h100']} of {len(parts['h100'])} on the H100" in page
+    short = [row for row in parts["h100"] if row["measured_us"] < 3]
+    errors = np.array([row["error"] for row in short])
+    alike = int(np.sum((errors >= 0.15) & (errors <= 0.3)))
+    assert f"{len(short)} times below 3 us, {alike} were predicted 15 to 30 % too long" in page
+    assert f"between {-errors.min():.0%} too short and {errors.max():.0%}" in page.replace(
+        " %", "%"
+    )
+    after = {row["label"]: row["error"] for row in record_on("h100")["corrected"]["rows"]}
+    now = np.median([after[row["label"]] for row in short])
+    assert f"went from {100 * np.median(errors):+.0f} to {100 * now:+.0f} %" in page
+    limits = record_on("h100")["summary"]
+    assert f"they are right in {limits['right_limits']:.0%} of {limits['limits']}" in page
 
 
 @pytest.mark.parametrize("name", names())
@@ -272,7 +327,7 @@ def test_the_second_metric_of_a_unit_counts_where_it_is_higher():
 
 
 def test_every_bound_has_a_unit_of_ncu():
-    assert {*NAMES.values(), *WAITS, "L2", "DRAM"} == set(time_model.OF_BOUND)
+    assert {*NAMES.values(), *WAITS, *IDLE, "L2", "DRAM"} == set(time_model.OF_BOUND)
     assert set(time_model.OF_BOUND.values()) - {"latency"} == set(time_model.NCU_UNITS)
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from kernelscope import RawKernel, observe
+from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, observer
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
@@ -99,3 +99,19 @@ def test_words_from_anywhere_take_dram_a_piece_each():
     pieces = 64 * count / H200.read_gbps / 1e3  # us, if each were of a stream
     assert 0.2 * pieces < picked.bounds["DRAM"] < pieces
     assert near.bounds["DRAM"] < 0.1 * picked.bounds["DRAM"]
+
+
+def test_lines_of_several_files_name_theirs(tmp_path):
+    """Of two launches of one file the number alone is enough."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.cu").write_text(WAYS)
+    modules = [RawModule(path=str(tmp_path / f"{n}.cu"), backend="simulator") for n in ("a", "b")]
+    at, x, y = np.zeros(32, np.int32), np.zeros(32, np.float32), np.zeros(32, np.float32)
+    for used in (modules, modules[:1] * 2):
+        with observe(Time("h200")) as seen:
+            for module in used:
+                module.get_function("pick")((1,), (32,), (at, x, y))
+        shown = str(seen)
+        assert shown.count("what one line") == 2
+        for name in ("a", "b"):
+            assert (f"what one line of {name}.cu does:" in shown) == (used is modules)

@@ -43,7 +43,7 @@ def test_the_answer_has_time_bounds_and_lines(predict, tmp_path):
     assert "line 4: y[i] = by * x[i];" in said.out
     (launch,) = json.loads((tmp_path / "out.json").read_text())["launches"]
     assert launch["low"] < launch["us"] < launch["high"]
-    units = {n: us for n, us in launch["bounds"].items() if n not in (*model.WAITS, "tail")}
+    units = {n: us for n, us in launch["bounds"].items() if n not in (*model.WAITS, *model.IDLE)}
     assert max(units.values()) < model.BUSY * launch["us"]  # of 8 MiB in L2: no unit is busy
     assert launch["limit"] == max(model.WAITS, key=launch["bounds"].get)
 
@@ -62,17 +62,22 @@ def test_another_gpu_has_other_constants(predict):
 @pytest.mark.parametrize("seed", range(20))
 def test_the_limit_is_the_longest_bar_of_its_kind(seed):
     """A unit that is busy for 60 % of the time, else the longest wait; the answer says which."""
-    us, names = 10.0, [*model.NAMES.values(), "L2", "DRAM", *model.WAITS, model.TAIL]
+    others = (*model.WAITS, *model.IDLE)
+    us, names = 10.0, [*model.NAMES.values(), "L2", "DRAM", *others]
     lengths = np.random.default_rng(seed).uniform(0.1, 6.0 + seed % 2, len(names))
     bounds = dict(zip(names, map(float, lengths), strict=True))
     limit = model.limit_of(bounds, us)
-    shown = text(model.Prediction("k", "a GPU", us, us, us, bounds, limit, {}))
+    shown = text(model.Prediction("k", "a GPU", us, us, us, bounds, limit, {}, (), 0.0, 0, 0, 1, 9))
     head, _, bars = shown.partition("  each unit alone:\n")
     units, waits = bars.split("  waits:\n")
+    waits, idle = waits.split("  SMs without a block:\n")
     waiting = max(us for name, us in bounds.items() if name in units) < 0.6 * us
-    assert (waits if waiting else units).startswith(f"  {limit} ")
+    group = idle if limit in model.IDLE else waits if waiting else units
+    assert group.startswith(f"  {limit} ")
+    assert not waiting or bounds[limit] == max(bounds[name] for name in others)
     assert head.startswith(f"k on a GPU: 10 us (10 us to 10 us), limited by {limit}\n")
-    assert ("it waits: " in head) == waiting == (limit in model.WAITS)
+    assert ("it waits: " in head) == waiting == (limit in others)
+    assert (f"  {limit}: 1 block on 9 SMs; " in head) == (limit in model.IDLE)
     lengths = [line.count("#") for line in units.splitlines()]
     assert lengths == sorted(lengths, reverse=True)
 

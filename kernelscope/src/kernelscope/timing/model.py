@@ -16,7 +16,8 @@ DEALING_CLOCKS = 1.17  # a block: 67,584 empty blocks of 32 threads on an H200
 SHARPNESS = 2.7  # of the maximum: two equal bounds together take 2 ** (1 / 2.7) of one
 BUSY = 0.6  # of the time; Nsight Compute, too, calls a launch with less bound by latency
 WAITS = ("latency", "atomics", "launch and starts")  # bounds in which every unit may be idle
-TAIL = "tail"  # how much later the last SM ends: part of the time, and no bound
+TAIL, FEW = "tail", "few blocks"
+IDLE = (TAIL, FEW)  # SMs without a block: they have none left, or never had one
 NAMES = {
     "issue": "issue",
     "fma": "FMA",
@@ -34,9 +35,10 @@ class Prediction:
     """The time of one launch on a GPU.
 
     us, low, high: microseconds and their interval; bounds: name -> microseconds that it alone would
-    take; limit: the unit that is busy for BUSY of the time or longer, the busiest, else what the
-    launch waits for most; without_line: source line -> microseconds of the launch
-    without what that line does; notes: what is estimated.
+    take; limit: the unit that is busy for BUSY of the time or longer, the busiest, else the longest
+    of WAITS and IDLE; without_line: source line -> microseconds of the launch without what that
+    line does; notes: what is estimated; blocks: of the grid; sms: of the GPU; start_us: the launch
+    and one start.
     """
 
     kernel: str
@@ -51,16 +53,19 @@ class Prediction:
     machine_instructions: float = 0.0
     registers: int = 0
     resident: int = 0
+    blocks: int = 0
+    sms: int = 0
+    start_us: float = 0.0
 
     @property
     def units(self) -> dict[str, float]:
         """The bounds of units, which can be busy; the others are waits."""
-        return {name: us for name, us in self.bounds.items() if name not in (*WAITS, TAIL)}
+        return units_of(self.bounds)
 
     @property
     def busiest(self) -> str:
         """The unit with the longest bound. It is the limit, or is busy for less than BUSY."""
-        return max(self.units, key=self.units.__getitem__)
+        return busiest_of(self.bounds)
 
 
 def smooth_max(*values) -> float | np.ndarray:
@@ -97,14 +102,27 @@ def predict(
         work.machine_instructions,
         work.registers,
         work.resident,
+        work.shape.blocks,
+        gpu.sms,
+        gpu.launch_us + gpu.start_clocks * 1e6 / gpu.hz,
     )
+
+
+def units_of(bounds: dict[str, float]) -> dict[str, float]:
+    """Return the bounds of units."""
+    return {name: us for name, us in bounds.items() if name not in (*WAITS, *IDLE)}
+
+
+def busiest_of(bounds: dict[str, float]) -> str:
+    """Return the unit with the longest bound."""
+    units = units_of(bounds)
+    return max(units, key=units.__getitem__)
 
 
 def limit_of(bounds: dict[str, float], us: float) -> str:
     """Return the name of the bound that limits a launch of so many microseconds."""
-    units = {name: of_unit for name, of_unit in bounds.items() if name not in (*WAITS, TAIL)}
-    busiest = max(units, key=units.__getitem__)
-    return busiest if units[busiest] >= BUSY * us else max(WAITS, key=bounds.__getitem__)
+    busiest = busiest_of(bounds)
+    return busiest if bounds[busiest] >= BUSY * us else max((*WAITS, *IDLE), key=bounds.get)
 
 
 def _units(work: LaunchWork, without: int | None) -> np.ndarray:
@@ -135,18 +153,24 @@ def _round(chain: np.ndarray, units: np.ndarray, blocks: int, warps: int, barrie
     return together + max(in_turn - together, 0.0) / apart
 
 
-def _sm_clocks(work: LaunchWork, gpu: GpuConstants, without: int | None) -> tuple[float, float]:
-    """(clocks of the SM with most blocks, those if the blocks were spread evenly)."""
+def _sm_clocks(
+    work: LaunchWork, gpu: GpuConstants, without: int | None
+) -> tuple[float, float, float]:
+    """(clocks of the SM that ends last, those if the blocks were spread evenly over the SMs that
+    have any, those if the units' work were spread over all SMs).
+    """
     chain, units = _chain(work, without), _units(work, without)
     most, resident = _most_blocks(work, gpu)
     full, rest = divmod(most, resident)
     warps, barriers, uneven = work.shape.warps, work.barriers, work.shape.uneven
-    round_clocks = _round(chain, units, resident, warps, barriers)
+    share = work.shape.blocks / gpu.sms
+    evenly = max(share, 1.0) / resident * _round(chain, units, resident, warps, barriers)
+    spread = evenly if share >= 1 else _round(chain, share * units, 1, warps, barriers)
     chain, units = uneven.chain * chain, uneven.busy * units
     clocks = full * _round(chain, units, resident, warps, barriers)
     clocks += _round(chain, units, rest, warps, barriers)
-    even = work.shape.blocks / gpu.sms / resident * round_clocks
-    return clocks, min(clocks, even)
+    used = min(clocks, evenly)
+    return clocks, used, min(used, spread)
 
 
 def _most_blocks(work: LaunchWork, gpu: GpuConstants) -> tuple[int, int]:
@@ -179,8 +203,8 @@ def bounds_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> dict[
     found["latency"] = float(chain * max(1.0, most / resident))
     starts = max(sum(_start_clocks(work, gpu)) * us_of_clock, dealing_us(work, gpu))
     found["launch and starts"] = gpu.launch_us + starts
-    clocks, even = _sm_clocks(work, gpu, without)
-    found[TAIL] = (clocks - even) * us_of_clock
+    last, used, even = _sm_clocks(work, gpu, without)
+    found[TAIL], found[FEW] = (last - used) * us_of_clock, (used - even) * us_of_clock
     return found
 
 

@@ -50,7 +50,7 @@ class Time(Counters):
         self.gpu = gpu if isinstance(gpu, GpuConstants) else _known(gpu)
         self.most_blocks = blocks
         self.launches: list[Prediction] = []
-        self._sources: list[tuple[str, ...]] = []  # of each launch
+        self._sources: list[tuple[str, tuple[str, ...]]] = []  # of each launch: file, lines
         self._launch: Launch | None = None
 
     @property
@@ -78,7 +78,11 @@ class Time(Counters):
         return tuple(range(first, first + size * x) for first in starts)
 
     def __str__(self) -> str:
-        parts = [text(one, lines) for one, lines in zip(self.launches, self._sources, strict=True)]
+        several = len({file for file, _ in self._sources}) > 1
+        parts = [
+            text(one, lines, file if several else "")
+            for one, (file, lines) in zip(self.launches, self._sources, strict=True)
+        ]
         if len(parts) > 1:
             parts.append(f"all launches, one after another: {self.total_us:.4g} us")
         return "\n\n".join(parts) or "no kernel ran"
@@ -149,7 +153,8 @@ class Time(Counters):
     def launch_finished(self, launch: Launch) -> None:
         super().launch_finished(launch)
         self.launches.append(self._predict(launch))
-        self._sources.append(launch.source_lines)
+        file = launch.source.source_name.rsplit("/", 1)[-1]
+        self._sources.append((file, launch.source_lines))
 
     # -- from counts to a prediction --------------------------------------------------------------
     def _counts(self, launch: Launch) -> dict[int, tuple[int, Counter]]:

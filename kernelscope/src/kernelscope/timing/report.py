@@ -3,16 +3,20 @@
 from collections.abc import Iterable, Sequence
 
 from ..ptx.demangle import demangle
-from .model import BUSY, TAIL, WAITS, Prediction
+from .model import BUSY, FEW, IDLE, TAIL, WAITS, Prediction
 
 BAR = 30  # characters of the longest
 LEAST = 0.005  # of the time: smaller bounds and lines are left out
 MOST_LINES = 8
+_OTHERS = {TAIL: "at the end some have none left", FEW: "the others have none"}
 
 
-def text(one: Prediction, source_lines: Sequence[str] = ()) -> str:
-    """Return the time, its bounds, and the lines without which it would be shortest."""
-    return "\n".join([*_head(one), *_bars(one), *_lines(one, source_lines)])
+def text(one: Prediction, source_lines: Sequence[str] = (), file: str = "") -> str:
+    """Return the time, its bounds, and the lines without which it would be shortest.
+
+    file: of the lines, where it has to be named.
+    """
+    return "\n".join([*_head(one), *_bars(one), *_lines(one, source_lines, file)])
 
 
 def _head(one: Prediction) -> Iterable[str]:
@@ -20,7 +24,10 @@ def _head(one: Prediction) -> Iterable[str]:
         f"{demangle(one.kernel)} on {one.gpu}: {_us(one.us)} ({_us(one.low)} to {_us(one.high)}), "
         f"limited by {one.limit}"
     )
-    if one.limit in WAITS:
+    if one.limit in IDLE:
+        blocks = f"{one.blocks:,} block" + "s" * (one.blocks != 1)
+        yield f"  {one.limit}: {blocks} on {one.sms} SMs; {_OTHERS[one.limit]}"
+    if one.limit in (*WAITS, *IDLE):
         share = one.bounds[one.busiest] / one.us
         yield (
             f"  it waits: {one.busiest}, the busiest unit, is busy for {share:.0%} of the time, "
@@ -31,9 +38,10 @@ def _head(one: Prediction) -> Iterable[str]:
 
 
 def _bars(one: Prediction) -> Iterable[str]:
-    """Units, then waits, then the tail. The limit is the longest bar of units, or else of waits."""
-    waits = {name: one.bounds[name] for name in WAITS if name in one.bounds}
-    groups = {"each unit alone": one.units, "waits": waits, TAIL: {TAIL: one.bounds.get(TAIL, 0.0)}}
+    """Units, waits, idle SMs. The limit is the longest bar of units, or else of all others."""
+    groups = {"each unit alone": one.units}
+    for title, names in (("waits", WAITS), ("SMs without a block", IDLE)):
+        groups[title] = {name: one.bounds[name] for name in names if name in one.bounds}
     groups = {
         title: {name: us for name, us in group.items() if us >= LEAST * one.us}
         for title, group in groups.items()
@@ -41,19 +49,19 @@ def _bars(one: Prediction) -> Iterable[str]:
     shown = [item for group in groups.values() for item in group.items()]
     width = max((len(name) for name, _ in shown), default=0)
     for title, group in groups.items():
-        if group and title != TAIL:
+        if group:
             yield f"  {title}:"
         for name, us in sorted(group.items(), key=lambda item: -item[1]):
             bar = "#" * max(1, round(BAR * us / max(us for _, us in shown)))
             yield f"  {name:<{width}}  {_us(us):>10}  {bar}"
 
 
-def _lines(one: Prediction, source_lines: Sequence[str]) -> Iterable[str]:
+def _lines(one: Prediction, source_lines: Sequence[str], file: str) -> Iterable[str]:
     saved = {line: one.us - us for line, us in one.without_line.items()}
     best = [line for line in sorted(saved, key=saved.get, reverse=True)[:MOST_LINES]]
     best = [line for line in best if saved[line] >= LEAST * one.us]
     if best:
-        yield "  time without what one line does:"
+        yield f"  time without what one line{f' of {file}' if file else ''} does:"
     for line in best:
         source = source_lines[line - 1].strip() if 0 < line <= len(source_lines) else ""
         yield f"  {_us(one.without_line[line]):>10}  line {line}: {source[:80]}"
