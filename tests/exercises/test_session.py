@@ -53,6 +53,7 @@ def test_a_failure_names_property_case_and_line(copy):
     assert "&#10007;" in judgement._repr_html_()
 
 
+@pytest.mark.system
 def test_goals_are_not_judged_before_the_rest_holds(copy):
     session.write("transpose", wrong("transpose", "no barrier"))
     judgement = session.check("transpose")
@@ -102,6 +103,7 @@ def test_step_opens_at_the_finding_that_check_tells(copy):
     assert early["kind"] == "uninitialised-read" and stepper.step == told["step"] > early["step"]
 
 
+@pytest.mark.system
 def test_step_opens_at_the_beginning_after_a_pass(copy):
     session.write("add_ten", read_exercise("add_ten").solution)
     assert session.check("add_ten")

@@ -226,6 +226,7 @@ def project_modules() -> dict[str, set[str]]:
     }
 
 
+@pytest.mark.system
 def test_every_room_has_a_place():
     rooms = {room_of(name) for name in project_modules() if name.startswith("attn_course.")}
     assert rooms == set(ROOMS)
@@ -323,6 +324,7 @@ def classes() -> dict[str, list[tuple[str, ast.ClassDef]]]:
     return found
 
 
+@pytest.mark.system
 def test_a_class_inherits_from_at_most_two_of_ours():
     ours = classes()
     for name, places in ours.items():
@@ -398,6 +400,7 @@ def insides_read(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.system
 def test_watchers_read_nothing_of_the_machine_beyond_its_view():
     for path in sorted((ENGINE / "watch").rglob("*.py")):
         found = insides_read(path.read_text())

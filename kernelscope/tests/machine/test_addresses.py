@@ -221,6 +221,7 @@ class Holder:
         self.array, self.own = zeros(4), self
 
 
+@pytest.mark.system
 def test_garbage_is_collected_before_the_gaps_become_narrow():
     space = AddressSpace()
     gc.disable()
@@ -232,6 +233,7 @@ def test_garbage_is_collected_before_the_gaps_become_narrow():
         gc.enable()
 
 
+@pytest.mark.system
 def test_what_printf_reads_is_found_at_once_among_many_arrays():
     """Where each look had to list them all, 40,000 looks took seconds."""
     space, kept = AddressSpace(), [zeros(4) for _ in range(3000)]
