@@ -1,7 +1,7 @@
 """Tables of what was measured on a GPU, which readme_tables writes from the records."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from attn_course.ladder.methods import AUTO
@@ -66,61 +66,54 @@ def layer_times() -> list[str]:
 
 def bench() -> str:
     """`auto` against the best of all baselines, every row of the suites."""
-    parts = []
-    for suite in (*ATTENTION, DECODE):
-        path = _of(suite)
-        if not path.is_file():
-            parts.append(f"`{suite}`: {SUITES[suite].about}; {no_record(suite)}.")
-            continue
-        record = read_record(path)
-        rival = "best backend of SDPA" if record["dtype"] == "float32" else FLASH
-        rows = [bench_row(row, rival) for row in record["rows"]]
-        parts.append(
-            "\n".join(
-                [
-                    suite_line(suite, record),
-                    "",
-                    "| B, H, L, D | `auto` takes | us | best of all peers | us | its time / ours "
-                    f"| {rival} / ours |",
-                    "|---|---|--:|---|--:|--:|--:|",
-                    *rows,
-                ]
-            )
-        )
-    return "\n\n".join(parts)
+    return _of_suites((*ATTENTION, DECODE), _bench)
 
 
 def backward() -> str:
     """Our methods of the backward pass against the best peer, every row of their suites."""
-    parts = []
-    for suite in BACKWARD_SUITES:
-        path = _of(suite)
-        if not path.is_file():
-            parts.append(f"`{suite}`: {SUITES[suite].about}; {no_record(suite)}.")
-            continue
-        record = read_record(path)
-        heads = f"B, H, L, D|method|us|TFLOP/s|{'|'.join(GRADIENTS)}|best peer|us|its time / ours"
-        parts += [suite_line(suite, record), _table(heads, backward_rows(record))]
-    return "\n\n".join(parts)
+    return _of_suites(BACKWARD_SUITES, _backward)
 
 
 def parallel() -> str:
     """Rings and heads of several GPUs, and how much of a ring's exchange is hidden."""
+    return _of_suites(PARALLEL_SUITES, _parallel)
+
+
+def _of_suites(suites: Iterable[str], parts_of: Callable) -> str:
+    """What a function of a suite and its record writes, or that there is no record."""
     parts = []
-    for suite in PARALLEL_SUITES:
-        path = _of(suite)
-        if not path.is_file():
+    for suite in suites:
+        if _of(suite).is_file():
+            parts += parts_of(suite, read_record(_of(suite)))
+        else:
             parts.append(f"`{suite}`: {SUITES[suite].about}; {no_record(suite)}.")
-            continue
-        record = read_record(path)
-        heads = "B, H, L, D|on|ms|TFLOP/s|its speed / one GPU's|its speed / PyTorch's|error"
-        parts += [
-            f"`{suite}`: {record['about']}; {caption(record)}, PyTorch {record['torch']}, NCCL "
-            f"{record['nccl']}; PyTorch's is context_parallel with cuDNN.",
-            _table(heads, parallel_rows(record)),
-            _table("B, H, L, D|MiB sent|exchange, ms|waits for keys, ms|hidden", ring_rows(record)),
-        ]
     return "\n\n".join(parts)
+
+
+def _bench(suite: str, record: dict) -> list[str]:
+    rival = "best backend of SDPA" if record["dtype"] == "float32" else FLASH
+    lines = [
+        "| B, H, L, D | `auto` takes | us | best of all peers | us | its time / ours "
+        f"| {rival} / ours |",
+        "|---|---|--:|---|--:|--:|--:|",
+        *(bench_row(row, rival) for row in record["rows"]),
+    ]
+    return [suite_line(suite, record), "\n".join(lines)]
+
+
+def _backward(suite: str, record: dict) -> list[str]:
+    heads = f"B, H, L, D|method|us|TFLOP/s|{'|'.join(GRADIENTS)}|best peer|us|its time / ours"
+    return [suite_line(suite, record), _table(heads, backward_rows(record))]
+
+
+def _parallel(suite: str, record: dict) -> list[str]:
+    heads = "B, H, L, D|on|ms|TFLOP/s|its speed / one GPU's|its speed / PyTorch's|error"
+    return [
+        f"`{suite}`: {record['about']}; {caption(record)}, PyTorch {record['torch']}, NCCL "
+        f"{record['nccl']}; PyTorch's is context_parallel with cuDNN.",
+        _table(heads, parallel_rows(record)),
+        _table("B, H, L, D|MiB sent|exchange, ms|waits for keys, ms|hidden", ring_rows(record)),
+    ]
 
 
 def parallel_rows(record: dict) -> Iterable[str]:

@@ -10,7 +10,7 @@ from kernelscope.timing import gpu as known_gpu
 
 from attn_course import attention
 from attn_course.cli import main, predict
-from attn_course.ladder.choose import simulating
+from attn_course.ladder.choose import device_number, simulating
 from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.steps import step
 from attn_course.measure.records import RESULTS_FOLDER, times_of
@@ -78,6 +78,17 @@ def test_what_is_predicted_is_what_that_gpu_would_launch():
         "compute_80",
         "compute_90",
     )
+
+
+def test_a_call_is_not_that_of_another_gpu():
+    """attention() keeps the calls that it has made, by this number among others."""
+
+    def number(name):
+        with simulating(predict.device_of(known_gpu(name))):
+            return device_number("simulator")
+
+    assert len({device_number("simulator"), number("h200"), number("h100")}) == 3
+    assert number("h200") == number("h200")
 
 
 @pytest.mark.turns(8)
