@@ -33,12 +33,10 @@
 
 #include "include/row_columns.cuh"
 
-#define INFINITE __int_as_float(0x7f800000)  // NVRTC has no <math.h> to name it
-
 // Whether gamma and beta are loaded before x: after the sums they would be waited for once more.
 constexpr bool EARLY = VECTORS <= 2 || PLAIN;  // else there are too few registers
 // Warps that an SM must have room for, so that some load while others wait for their sums.
-constexpr int BUSY_WARPS = VECTORS > 4 ? 16 : VECTORS == 4 && PLAIN ? 24 : 32;
+constexpr int BUSY_WARPS = VECTORS > 4 ? 16 : VECTORS == 4 && PLAIN ? (WARPS > 2 ? 16 : 24) : 32;
 constexpr int LEAST_BLOCKS = BUSY_WARPS < 2 * WARPS ? 1 : BUSY_WARPS / WARPS;
 constexpr int LEAST_OF_ROWS = PLAIN && ROWS <= 16 ? 16 / ROWS : 1;  // blocks of layernorm_warp
 
@@ -75,7 +73,7 @@ __device__ __forceinline__ float deviations(float4 (&value)[VECTORS], int thread
     const float share = 1.0f / row.d;
     if (PLAIN == 2) {
         const float squares = full_row_deviations<warps, lanes>(value, row.x[0], part);
-        return squares < INFINITE ? rsqrtf(squares * share + eps) : nanf("");
+        return rsqrtf(squares * share + eps);
     }
     float total[1] = {0.0f};
 #pragma unroll

@@ -13,7 +13,7 @@ WIDEST = 16384  # columns of a row that 32 warps hold, four groups of four a thr
 QUADS = 4  # groups of four columns that a thread holds, at most
 LANES = 128  # threads along the columns
 NARROW = 128  # columns of a row up to which 8 lanes share it, and a warp has four rows in flight
-SHORT = 1024  # columns of a row up to which an H200 was faster with PLAIN in kernel 16
+SHORT = 4096  # columns of a row up to which an H200 was faster with PLAIN in kernel 16
 # The largest constants of kernels 16, 17 and 26 to 28: larger ones compile for minutes, or not at
 # all.
 MOST = {"ROWS": 32, "WARPS": 32, "VECTORS": 16, "LANES": 1024, "GROUPS": 32, "RESIDENT": 32}

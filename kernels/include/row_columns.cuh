@@ -6,6 +6,8 @@
 #include "quads.cuh"
 #include "warp.cuh"
 
+#define INFINITE __int_as_float(0x7f800000)  // NVRTC has no <math.h> to name it
+
 __device__ __forceinline__ float4 operator-(float4 a, float b)
 {
     return make_float4(a.x - b, a.y - b, a.z - b, a.w - b);
@@ -61,64 +63,39 @@ __device__ __forceinline__ void row_sums(float (&value)[count],
     }
 }
 
-// Replaces mean and squares, the sum of squared distances from the mean, of `own` numbers of each
-// thread by those of the row. Two sets of n numbers with means a and b have together the mean
-// (a + b)/2 and n/2 (a - b)^2 more of squares (Chan, Golub and LeVeque, The American Statistician
-// 37, 1983).
-template <int own, int warps, int lanes>
-__device__ __forceinline__ void row_moments(float& mean, float& squares,
-                                            float (*part)[warps])  // (2, warps), shared
-{
-#pragma unroll
-    for (int joined = 1; joined < lanes; joined *= 2) {  // threads whose numbers a set has
-        const float other = __shfl_xor_sync(0xffffffff, mean, joined), apart = other - mean;
-        const float more = __shfl_xor_sync(0xffffffff, squares, joined);
-        squares = squares + more + 0.5f * own * joined * apart * apart;
-        mean = 0.5f * (mean + other);
-    }
-    if constexpr (warps > 1) {
-        if (threadIdx.x == 0) {
-            part[0][threadIdx.y] = mean;
-            part[1][threadIdx.y] = squares;
-        }
-        __syncthreads();  // barrier: a fast warp would join sums that slow warps have not stored
-        mean = squares = 0.0f;
-#pragma unroll
-        for (int warp = 0; warp < warps; ++warp) mean += part[0][warp] * (1.0f / warps);
-#pragma unroll
-        for (int warp = 0; warp < warps; ++warp) {
-            const float apart = part[0][warp] - mean;
-            squares += part[1][warp] + float(own * lanes) * apart * apart;
-        }
-    }
-}
-
 // Replaces the numbers of a row that fills its threads by their deviations from the row's mean;
-// returns the sum of their squares. One exchange of sums, where the mean first and the deviations
-// from it then are two. pivot: a number of the row, from which means are distances: one that is
-// large beside the deviations rounds nothing.
+// returns the sum of their squares, NaN where it overflows. One exchange of sums, where the mean
+// first and the deviations from it then are two. pivot: a number of the row, from which distances
+// are taken: a mean that is large beside the deviations rounds nothing then.
 template <int warps, int lanes, int count>
 __device__ __forceinline__ float full_row_deviations(float4 (&value)[count], float pivot,
-                                                     float (*part)[warps])  // (2, warps), shared
+                                                     float (*part)[warps])  // (3, warps), shared
 {
-    // Of this thread's numbers: distances from one of them. The square of their mean is at most
-    // 4*count times their variance, so few digits cancel; and less is waited for at once than with
-    // distances from their mean, which ptxas pays for with loads that come later.
-    const float own = value[0].x;
-    float mean = 0.0f, squares = 0.0f;
+    constexpr float SHARE = 1.0f / (4 * count * lanes * warps);
+    float sums[2] = {0.0f, 0.0f};  // of the distances from the pivot, of their squares
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-        const float4 off = value[i] - own;
-        mean += sum_of(off);
-        squares += sum_of(off * off);
+        value[i] = value[i] - pivot;
+        sums[0] += sum_of(value[i]);
+        sums[1] += sum_of(value[i] * value[i]);
     }
-    mean *= 1.0f / (4 * count);
-    squares = fmaxf(squares - 4 * count * mean * mean, 0.0f);
-    mean += own - pivot;
-    row_moments<4 * count, warps, lanes>(mean, squares, part);
+    row_sums<warps, lanes>(sums, part);
+    const float mean = sums[0] * SHARE;
+    float squares = sums[1] - sums[0] * mean;
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-        value[i] = (value[i] - pivot) - mean;
+        value[i] = value[i] - mean;
+    }
+    // Where the pivot lies far from the mean, most digits have cancelled: the deviations have them.
+    const bool cancelled = !(squares > 0.0625f * sums[1]);
+    if (lanes < 32 ? __any_sync(0xffffffff, cancelled) : cancelled) {  // the same in all of a warp
+        float again[1] = {0.0f};
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            again[0] += sum_of(value[i] * value[i]);
+        }
+        row_sums<warps, lanes>(again, part + 2);
+        if (cancelled) squares = again[0] < INFINITE ? again[0] : nanf("");
     }
     return squares;
 }
