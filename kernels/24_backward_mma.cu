@@ -6,7 +6,7 @@
 // Shapes:        q, out, dout, dq (batch*heads, n, d); k, v, dk, dv (batch*kv_heads, m, d);
 //                row-major bfloat16 or half; lse float32 (batch*heads, n); tiles = ceil(n/BR);
 //                row_ends float32 (batch*heads, tiles, 2, BR), dq_sum (batch*heads, tiles*BR, D);
-//                turns uint32 (1 + batch*heads*tiles*2*PAIRS), read where DETERMINISTIC
+//                turns uint32 (1 + batch*heads*tiles*PAIRS), read where DETERMINISTIC
 // Launch:        begin_backward: grid (ceil(batch*heads*tiles*BR/8)), block (256); backward_mma:
 //                grid (batch*kv_heads*ceil(m/BC)), block (64*PAIRS), dynamic shared
 //                2*BC*ROW_BYTES + BR*(4*ROW_BYTES + 8*BC + 16) bytes, BC = 16*KEY_TILES*PAIRS;
@@ -53,6 +53,7 @@ constexpr int DS_BYTES = BC * BR * 2;              // of the scores' gradient
 constexpr int PARTS = BR / 32;                     // a warp's dq: 32 queries and, of each COLUMNS
 constexpr int COLUMNS = WARPS / PARTS;             // times 16 columns, 16
 constexpr int SHARE = (D / 16 + COLUMNS - 1) / COLUMNS;
+constexpr int TOGETHER = 8;  // heads whose blocks take turns to start, where dq has a fixed order
 static_assert(D % 16 == 0 && D <= 256 && BR % 64 == 0, "16 rows or columns a fragment; 128 bytes");
 
 extern "C" __global__ void __launch_bounds__(256) begin_backward(
@@ -79,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     const float* __restrict__ row_ends,                  // (batch*heads, tiles, 2, BR)
     float* __restrict__ dq_sum,                          // (batch*heads, tiles*BR, D)
     Element* __restrict__ dk, Element* __restrict__ dv,  // (batch*kv_heads, m, d)
-    unsigned* __restrict__ turns,                        // (1 + batch*heads*tiles*WARPS), zeros
+    unsigned* __restrict__ turns,                        // (1 + batch*heads*tiles*PAIRS), zeros
     int heads, int kv_heads, int n, int m, int d, float scale, int causal)
 {
     extern __shared__ __align__(128) unsigned char k_tile[];  // (BC, ROW_BYTES)
@@ -93,9 +94,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     const bool of_k = warp >= PAIRS;  // this warp has the gradient of K, else of V
     const int key_tiles = (m + BC - 1) / BC, tiles = (n + BR - 1) / BR;
     // In a fixed order the last keys are the first to add to dq: no block waits for a later one.
+    // Blocks of several heads start in turns: fewer of one head are at work, so fewer wait.
     const int block = DETERMINISTIC ? next_ticket(turns, ds_tiles) : blockIdx.x;
-    const int key_tile = DETERMINISTIC ? key_tiles - 1 - block % key_tiles : block % key_tiles;
-    const int kv_head = block / key_tiles, group = heads / kv_heads;
+    const int first_head = block / (TOGETHER * key_tiles) * TOGETHER;
+    const int together = min(TOGETHER, (int)gridDim.x / key_tiles - first_head);
+    const int within = block - first_head * key_tiles, group = heads / kv_heads;
+    const int kv_head = DETERMINISTIC ? first_head + within % together : block / key_tiles;
+    const int key_tile = DETERMINISTIC ? key_tiles - 1 - within / together : block % key_tiles;
     const int key0 = key_tile * BC, warp_key = key0 + pair * WARP_KEYS;  // the warp's first key
     const long long kv_offset = ((long long)kv_head * m + key0) * d;
     const bool vector = d % 8 == 0 && ((size_t)q | (size_t)k | (size_t)v | (size_t)dout |
@@ -126,10 +131,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     float4* pair_p = p_tile + pair * WARP_KEYS * BR / 4 + lane;
 
     float sum[KEY_TILES][D / 8][4] = {};  // the gradient of this warp's keys so far
-    int added = -1;                       // tile of dq that the warp added to last
+    int added = -1;                       // tile of dq that the pair added to last
 
+    // After a barrier: one warp passes the turn on for both, while the other computes.
     auto end_turn = [&] {
-        if (added >= 0) pass_turn(turns + 1 + added * WARPS + warp, key_tile == 0);
+        if (added >= 0) pass_turn(turns + 1 + added * PAIRS + pair, key_tile == 0);
         added = -1;
     };
     // Adds what this block's keys give to dq of a tile of queries.
@@ -139,10 +145,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
         add_columns_by_columns<BC, 2 * BR, ROW_BYTES, D, COLUMNS>(
             dq, ds_lane + row0 / BR % 2 * DS_BYTES, 4 * part, k_lane, column);
         if (DETERMINISTIC) {
-            end_turn();
-            added = tile;
+            if (of_k) added = tile;
             const int seen = causal ? min(m, row0 + BR + m - n) : m;  // keys
-            wait_for_turn(turns + 1 + tile * WARPS + warp, (seen - 1) / BC - key_tile);
+            wait_for_turn(turns + 1 + tile * PAIRS + pair, (seen - 1) / BC - key_tile);
         }
         add_rows<D, COLUMNS>(dq_sum + ((long long)tile * BR + 32 * part) * D, dq, column);
     };
@@ -155,12 +160,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
             __syncthreads();  // barrier: a fast warp would read what other threads still write, and
                               // tiles, weights and ds would replace those that others still read
             if (row0 + BR < n) copy_queries(head, row0 + BR);
+            end_turn();
             // The warps of a pair add to dq at different times: one as the other has exponentials.
             if (of_k && row0 > first) add_dq(head, row0 - BR);
             if (row0 < n) {
                 float s[KEY_TILES][BR / 8][4] = {};  // scores, or the gradient of weights
                 add_rows_by_rows<D, ROW_BYTES>(s, a_lane, b_lane + stage * 2 * TILE_BYTES);
-                end_turn();  // by now, what the warp added last has arrived
                 const float2* end = reinterpret_cast<const float2*>(
                     ends + (2 * stage + of_k) * BR + lane % 4 * 2);
                 if (of_k) {
@@ -186,9 +191,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
             if (row0 >= n) break;
         }
     }
-    end_turn();
-
     __syncthreads();  // barrier: the gradient takes the place of K, which others still read
+    end_turn();
     store_sums<ROW_BYTES>(mine, sum, of_k ? scale : 1.0f);
     __syncwarp();  // lanes read what others wrote
     store_swizzled<ROW_BYTES, WARP_KEYS>((of_k ? dk : dv) + ((long long)kv_head * m + warp_key) * d,

@@ -83,7 +83,7 @@ def _end(entry, problem, c):
 
 def _scratch(geometry, problem):
     c = geometry.constants
-    tiles, turns = _tiles(problem, c), 2 * c["PAIRS"] * c.get("DETERMINISTIC", 0)
+    tiles, turns = _tiles(problem, c), c["PAIRS"] * c.get("DETERMINISTIC", 0)
     return {
         "row_ends": (tiles, 2, c["BR"]),
         "dq_sum": (tiles, c["BR"], c["D"]),

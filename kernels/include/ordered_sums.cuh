@@ -64,9 +64,10 @@ __device__ __forceinline__ int next_ticket(unsigned* counter,
 __device__ __forceinline__ void wait_for_turn(const unsigned* turns, unsigned turn)
 {
     if (threadIdx.x % 32 == 0) {
-        while (*(const volatile unsigned*)turns != turn) {
-        }
-        __threadfence();  // what follows comes after the turn
+        unsigned now;
+        do {  // acquire: what follows comes after the turn
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(turns) : "memory");
+        } while (now != turn);
     }
     __syncwarp();
 }

@@ -13,6 +13,7 @@ FENCED = "__threadfence_block(); if (t == 0) b[0] = s[0];"
 PARTIALS = """if (t == 0) { c[8 + g] = 4; {fence} if (atomicAdd(a, 1) == 2) { __threadfence();
     int sum = 0; for (int i = 0; i < 3; ++i) sum += c[8 + i]; b[0] = sum; } }"""
 WAIT = "while (c[0] != g) { }"
+ACQUIRE = 'asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(a) : "memory");'
 ERROR, WARNING = "error race", "warning race"
 
 VOLATILE = {  # name: findings, blocks, threads, body; c is a, volatile, and starts at 0
@@ -196,6 +197,18 @@ VOLATILE = {  # name: findings, blocks, threads, body; c is a, volatile, and sta
         2,
         1,
         "if (g == 0) atomicExch(a, 1); else { while (c[0] == 0) { } c[0] = 0; }",
+    ),
+    "a flag that an acquiring reader resets": (
+        "",
+        2,
+        1,
+        f"if (g == 0) atomicExch(a, 1); else {{ int now; do {ACQUIRE} while (now == 0); c[0] = 0; }}",
+    ),
+    "a flag of which an acquiring reader knows nothing": (
+        ERROR,
+        2,
+        1,
+        f"if (g == 0) atomicExch(a, 1); else {{ int now; {ACQUIRE} b[0] = now; c[0] = 2; }}",
     ),
     "a start value": ("", 1, 64, "if (t == 0) c[0] = 7; __syncthreads(); atomicAdd(a, 1);"),
 }

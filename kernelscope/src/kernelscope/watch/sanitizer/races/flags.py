@@ -26,7 +26,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 class Flags:
-    """The volatile reads of one memory.
+    """The reads of one memory that may be of flags.
 
     Marks in the shadow: "flag", the last volatile write; "updater", the last volatile read whose
     value is computed with and stored again.
@@ -35,7 +35,7 @@ class Flags:
     def __init__(self, shadow: Shadow, per_block: int, mixes: bool):
         """mixes: the program has volatile stores, which may meet atomics."""
         self.shadow, self.per_block, self.mixes = shadow, per_block, mixes
-        self.seen: dict[tuple[int, int], int] = {}  # (byte, block) -> time it read another's value
+        self.seen: dict[tuple[int, int], int] = {}  # (byte, block) -> time it saw another's value
         self.updated: list[np.ndarray] = []  # (n,) keys of the elements and warps of atomics
 
     def block_of(self, stamps: np.ndarray) -> np.ndarray:
@@ -62,8 +62,11 @@ class Flags:
     def read(self, touch: Touch, traits: InstructionTraits, time: int) -> None:
         if traits.updates:
             self.shadow.mark("updater", touch)
-        if not traits.decides:
-            return
+        if traits.decides:
+            self.see(touch, time)
+
+    def see(self, touch: Touch, time: int) -> None:
+        """Loads that may decide a branch: their blocks know what others have written there."""
         writer = self.shadow.writer[touch.unit]
         others = (writer >= FIRST) & ((writer ^ touch.stamp) & LANE_MASK != 0)
         if others.any():

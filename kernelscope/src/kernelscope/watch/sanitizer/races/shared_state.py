@@ -138,8 +138,11 @@ class SharedState(RaceReports):
     def read_atomic(self, writer, touch: Touch, access: Access, context: Context) -> None:
         """A load that is in no race with atomics of a scope that holds both."""
         self.check_scope("RAW", writer, touch, access, context)
-        if not context.traits.volatile:
-            self.shadow.mark("atomic load", touch)
+        if context.traits.volatile:
+            return
+        self.shadow.mark("atomic load", touch)
+        if context.traits.decides:
+            self.flags.see(touch, context.time)
 
     def read_volatile(self, writer, touch: Touch, access: Access, context: Context, agreed) -> None:
         """A volatile load: of a flag, or of data that something else has to order."""
