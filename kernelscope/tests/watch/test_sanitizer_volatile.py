@@ -202,7 +202,8 @@ VOLATILE = {  # name: findings, blocks, threads, body; c is a, volatile, and sta
         "",
         2,
         1,
-        f"int now; if (g == 0) atomicExch(a, 1); else {{ do {ACQUIRE} while (now == 0); c[0] = 0; }}",
+        "int now; if (g == 0) atomicExch(a, 1);\n"
+        f"else {{ do {ACQUIRE} while (now == 0); c[0] = 0; }}",
     ),
     "a flag of which an acquiring reader knows nothing": (
         ERROR,
