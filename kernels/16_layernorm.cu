@@ -10,7 +10,7 @@
 //                (layernorm_block); ROWS and WARPS 1 to 32; LANES a power of two, 1 to 32; parts 1,
 //                or 3 for operands of TF32 products; with PLAIN gamma and beta, no residual, bias
 //                and sum, parts 1, d a multiple of 4, arrays that begin at multiples of 16 bytes;
-//                with PLAIN=2 d is 4*VECTORS times the threads of a row, at least 32
+//                with PLAIN=2 d is 4*VECTORS times the threads of a row, LANES 32
 // Expect:        x is read once and y written once: bound by memory for large x, by the latency of
 //                one row for small x; the residual costs one array more to read, sum one to write
 // Limits:        rows < 2^31; forward only
@@ -28,15 +28,17 @@
 #define VECTORS 4  // groups of four columns that a thread holds
 #endif
 #ifndef PLAIN
-#define PLAIN 0  // 1: no code for added arrays, parts, odd rows; 2: d is known, sums go round once
+#define PLAIN 0  // 1: no code for added arrays, parts, odd rows; 2: d is known, one round of sums
 #endif
 
 #include "include/row_columns.cuh"
 
+#define INFINITE __int_as_float(0x7f800000)  // NVRTC has no <math.h>
+static_assert(PLAIN != 2 || LANES == 32, "a row has whole warps");
 // Whether gamma and beta are loaded before x: after the sums they would be waited for once more.
 constexpr bool EARLY = VECTORS <= 2 || PLAIN;  // else there are too few registers
 // Warps that an SM must have room for, so that some load while others wait for their sums.
-constexpr int BUSY_WARPS = VECTORS > 4 ? 16 : VECTORS == 4 && PLAIN ? (WARPS > 2 ? 16 : 24) : 32;
+constexpr int BUSY_WARPS = VECTORS > 4 ? 16 : VECTORS == 4 && PLAIN ? 24 : 32;
 constexpr int LEAST_BLOCKS = BUSY_WARPS < 2 * WARPS ? 1 : BUSY_WARPS / WARPS;
 constexpr int LEAST_OF_ROWS = PLAIN && ROWS <= 16 ? 16 / ROWS : 1;  // blocks of layernorm_warp
 
@@ -73,7 +75,11 @@ __device__ __forceinline__ float deviations(float4 (&value)[VECTORS], int thread
     const float share = 1.0f / row.d;
     if (PLAIN == 2) {
         const float squares = full_row_deviations<warps, lanes>(value, row.x[0], part);
-        return rsqrtf(squares * share + eps);
+        if (squares >= 0.0f) return rsqrtf(squares * share + eps);
+        if (warps > 1) __syncthreads();  // barrier: slow warps still read the parts of these sums
+        const float* x = row.x;          // read again, and not kept in registers for this case:
+        asm volatile("" : "+l"(x));
+        load_columns<lanes * warps, true>(value, x, thread, row.held);
     }
     float total[1] = {0.0f};
 #pragma unroll

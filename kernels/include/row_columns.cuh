@@ -6,8 +6,6 @@
 #include "quads.cuh"
 #include "warp.cuh"
 
-#define INFINITE __int_as_float(0x7f800000)  // NVRTC has no <math.h> to name it
-
 __device__ __forceinline__ float4 operator-(float4 a, float b)
 {
     return make_float4(a.x - b, a.y - b, a.z - b, a.w - b);
@@ -64,12 +62,12 @@ __device__ __forceinline__ void row_sums(float (&value)[count],
 }
 
 // Replaces the numbers of a row that fills its threads by their deviations from the row's mean;
-// returns the sum of their squares, NaN where it overflows. One exchange of sums, where the mean
-// first and the deviations from it then are two. pivot: a number of the row, from which distances
-// are taken: a mean that is large beside the deviations rounds nothing then.
+// returns the sum of their squares, or a negative number where digits have cancelled. One exchange
+// of sums; the mean first and the deviations from it then are two. pivot: a number of the row, from
+// which distances are taken: a mean that is large beside the deviations rounds nothing then.
 template <int warps, int lanes, int count>
 __device__ __forceinline__ float full_row_deviations(float4 (&value)[count], float pivot,
-                                                     float (*part)[warps])  // (3, warps), shared
+                                                     float (*part)[warps])  // (2, warps), shared
 {
     constexpr float SHARE = 1.0f / (4 * count * lanes * warps);
     float sums[2] = {0.0f, 0.0f};  // of the distances from the pivot, of their squares
@@ -80,22 +78,11 @@ __device__ __forceinline__ float full_row_deviations(float4 (&value)[count], flo
         sums[1] += sum_of(value[i] * value[i]);
     }
     row_sums<warps, lanes>(sums, part);
-    const float mean = sums[0] * SHARE;
-    float squares = sums[1] - sums[0] * mean;
+    const float mean = sums[0] * SHARE, squares = sums[1] - sums[0] * mean;
 #pragma unroll
     for (int i = 0; i < count; ++i) {
         value[i] = value[i] - mean;
     }
-    // Where the pivot lies far from the mean, most digits have cancelled: the deviations have them.
-    const bool cancelled = !(squares > 0.0625f * sums[1]);
-    if (lanes < 32 ? __any_sync(0xffffffff, cancelled) : cancelled) {  // the same in all of a warp
-        float again[1] = {0.0f};
-#pragma unroll
-        for (int i = 0; i < count; ++i) {
-            again[0] += sum_of(value[i] * value[i]);
-        }
-        row_sums<warps, lanes>(again, part + 2);
-        if (cancelled) squares = again[0] < INFINITE ? again[0] : nanf("");
-    }
-    return squares;
+    // A pivot far from the mean leaves little of the sum, and rounds all distances. NaN fails too.
+    return squares > 0.0625f * sums[1] ? squares : -1.0f;
 }

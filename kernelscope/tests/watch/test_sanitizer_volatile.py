@@ -205,6 +205,13 @@ VOLATILE = {  # name: findings, blocks, threads, body; c is a, volatile, and sta
         "int now; if (g == 0) atomicExch(a, 1);\n"
         f"else {{ do {ACQUIRE} while (now == 0); c[0] = 0; }}",
     ),
+    "a flag that an acquiring reader looks at once": (
+        ERROR,
+        2,
+        1,
+        "int now; if (g == 0) atomicExch(a, 1);\n"
+        f"else {{ {ACQUIRE} if (now == 7) b[1] = 1; else c[0] = 2; }}",
+    ),
     "a flag of which an acquiring reader knows nothing": (
         ERROR,
         2,

@@ -21,7 +21,7 @@ class InstructionTraits:
     exchange: bool
     narrow: bool  # an atomic, load or store that only threads of its own block may rely on
     volatile: bool
-    decides: bool  # a volatile load, or one with a memory order, that may decide a branch
+    decides: bool  # a volatile load that may decide a branch; one with a memory order that waits
     waits: (
         bool  # a volatile load that may end the loop it is in, or feeds an atomic: it reads a flag
     )
@@ -59,7 +59,8 @@ class InstructionTraits:
             exchange=root == "atom" and "exch" in parts,
             narrow=is_access and block_only,
             volatile="volatile" in parts,
-            decides=(reads_flag or ordered and root == "ld") and values.decides(instruction),
+            decides=reads_flag and values.decides(instruction)
+            or ordered and root == "ld" and values.waits(instruction),
             waits=reads_flag and values.waits(instruction),
             updates=reads_flag and values.returns_to_memory(instruction),
             in_place=reads_flag and values.updates_in_place(instruction),

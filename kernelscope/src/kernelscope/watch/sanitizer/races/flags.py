@@ -12,6 +12,8 @@ value since, in a way that may decide a branch: it waited for a flag, or got a t
 threads write the flag as they please, which is an error where they write different values, or
 where one of them computes what it writes from what it has read (`x = x + 1`). So is a volatile
 store of another value over an atomic, or the reverse, but where the store belongs to the atomics.
+A load with a memory order counts as such a reading where it waits: where its value may end the loop
+around it. Which value was waited for is not looked at, and it counts for the whole block.
 """
 
 import numpy as np
@@ -66,7 +68,7 @@ class Flags:
             self.see(touch, time)
 
     def see(self, touch: Touch, time: int) -> None:
-        """Loads that may decide a branch: their blocks know what others have written there."""
+        """Loads of a flag: their blocks know what others have written there."""
         writer = self.shadow.writer[touch.unit]
         others = (writer >= FIRST) & ((writer ^ touch.stamp) & LANE_MASK != 0)
         if others.any():
