@@ -1,7 +1,7 @@
 """Tables of what was measured on a GPU, which readme_tables writes from the records."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from attn_course.ladder.methods import AUTO
@@ -362,14 +362,28 @@ def elsewhere() -> str:
         if OURS["backward"] in row["ratios"]
     ]
     decoding = [row["ratio_peer"]["value"] for row in few["rows"]]
-    against = [row["ratios"]["ring"] for row in rings["rows"]]
-    ones, peers = ([one[name]["value"] for one in against if name in one] for name in (ONE, TORCH))
+    against = [(row["shape"][2], row["ratios"]["ring"]) for row in rings["rows"]]
+    peers = [one[TORCH]["value"] for _, one in against if TORCH in one]
     return (
         f"the backward pass of kernel 25 is {_ends(ratios)} times as fast as the best of the same "
         f"peers' at {len(ratios)} shapes{_changed(gradients)}, decoding {_ends(decoding)} times at "
-        f"{len(decoding)}{_changed(few)}; a ring of two GPUs is {_ends(ones)} times as fast as one "
-        f"of them at {len(ones)} shapes, and {_ends(peers)} times as fast as PyTorch's "
-        f"context_parallel{_changed(rings)}"
+        f"{len(decoding)}{_changed(few)}; a ring of two GPUs is "
+        f"{_pays([(n, one[ONE]['value']) for n, one in against])}, and {_ends(peers)} times as "
+        f"fast as PyTorch's context_parallel at {len(peers)} shapes{_changed(rings)}"
+    )
+
+
+def _pays(gains: Sequence[tuple[int, float]]) -> str:
+    """How (tokens, times as fast as one GPU) stand from the length on where all of them gain."""
+    lengths = sorted({n for n, _ in gains})
+    paying = [n for n in lengths if all(gain > 1 for m, gain in gains if m >= n)]
+    if not paying:
+        return f"{_ends(gain for _, gain in gains)} times as fast as one of them"
+    long = [gain for n, gain in gains if n >= paying[0]]
+    short = [gain for n, gain in gains if n < paying[0]]
+    lost = sum(gain < 1 for gain in short)
+    return f"{_ends(long)} times as fast as one of them from {paying[0]:,} tokens on" + (
+        f" and slower at {lost} of {len(short)} shorter shapes" if short else ""
     )
 
 
@@ -383,4 +397,5 @@ def _of(suite: str) -> Path:
 
 def _ends(values: Iterable[float]) -> str:
     """'0.97 to 1.37'."""
+    values = list(values)
     return f"{min(values):.2f} to {max(values):.2f}"

@@ -9,7 +9,7 @@ import hashlib
 import tomllib
 from dataclasses import dataclass
 
-from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.headers import KERNEL_FOLDER, code_of
 from attn_course.ladder.steps import step
 
 from .edits import Edit, edited, edits_of, kernel_text
@@ -41,8 +41,9 @@ class Ablation:
         return edited(kernel_text(step(self.kernel).path), self.edits, self.label)
 
     def source_hash(self) -> str:
-        """Return the SHA-256 of the source and the options."""
-        return hashlib.sha256("\n".join((self.source(), *self.options)).encode()).hexdigest()
+        """Return the SHA-256 of the source without its comments, and of the options."""
+        code = code_of(self.source())
+        return hashlib.sha256("\n".join((code, *self.options)).encode()).hexdigest()
 
 
 def _read(kind: str) -> tuple[Ablation, ...]:

@@ -21,6 +21,7 @@ _CONTINUATION = re.compile(r"//\s{2,}(?P<text>\S.*)")
 _CONSTANT = re.compile(r"^#ifndef\s+(\w+)\s*\n#define\s+\1\s+(-?\d+)\b", re.MULTILINE)
 _NUMBER = re.compile(r"[0-9]+", re.ASCII)
 _GUARD = re.compile(r"^#ifndef\s+(\w+)", re.MULTILINE)
+_STRING_OR_COMMENT = re.compile(r'(?P<string>"(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 
 class HeaderError(UserError, ValueError):
@@ -195,3 +196,9 @@ def kernel_path(name: str, folder: Path = KERNEL_FOLDER) -> Path:
         known = ", ".join(sorted(file.stem for file in folder.glob("*.cu"))) or "none"
         raise MissingFileError(f"no kernel {name!r} in {folder}; there are: {known}")
     return path
+
+
+def code_of(text: str) -> str:
+    """CUDA C without comments, blank lines and blanks at the ends of lines; strings are kept."""
+    kept = _STRING_OR_COMMENT.sub(lambda found: found["string"] or " ", text)
+    return "\n".join(line.rstrip() for line in kept.splitlines() if line.strip())

@@ -13,7 +13,8 @@ WIDEST = 16384  # columns of a row that 32 warps hold, four groups of four a thr
 QUADS = 4  # groups of four columns that a thread holds, at most
 LANES = 128  # threads along the columns
 NARROW = 128  # columns of a row up to which 8 lanes share it, and a warp has four rows in flight
-SHORT = 4096  # columns of a row up to which an H200 was faster with PLAIN in kernel 16
+# Columns of a row up to which an H200 was faster with PLAIN=1 and PLAIN=2 in kernel 16.
+SHORT, SHORT_FULL = 1024, 4096
 # The largest constants of kernels 16, 17 and 26 to 28: larger ones compile for minutes, or not at
 # all.
 MOST = {"ROWS": 32, "WARPS": 32, "VECTORS": 16, "LANES": 1024, "GROUPS": 32, "RESIDENT": 32}
@@ -50,7 +51,8 @@ def _hold_a_row(problem: Rows, device: Device) -> dict[str, int]:
     warps = min(32, ceil_div(quads, 32 * QUADS))
     vectors = min(QUADS, ceil_div(quads, lanes * warps))
     full = lanes == 32 and problem.width == 4 * lanes * warps * vectors
-    plain = 1 + full if problem.plain and problem.width <= SHORT else 0
+    short = problem.width <= (SHORT_FULL if full else SHORT)
+    plain = 1 + full if problem.plain and short else 0
     rows = 1 if plain == 2 else 2
     return {"LANES": lanes, "ROWS": rows, "WARPS": warps, "VECTORS": vectors, "PLAIN": plain}
 

@@ -2,7 +2,7 @@
 
 A record is JSON: `kind`, `gpu`, `driver`, `cuda`, `date`, `commit`, `kernels` (file name -> SHA-256
 of the .cu text and of the headers that it includes), for edited kernels also `sources` (label ->
-SHA-256 of the edited text), and the measurements. A kernel or an edit that has changed since makes
+SHA-256 of the edited code), and the measurements. A kernel or an edit that has changed since makes
 its record stale; :func:`caption` says so, and everything that shows a record shows its caption.
 
 Reading and writing check these fields; `attn-course record` checks each kind's own besides.
@@ -12,7 +12,6 @@ import datetime
 import errno
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -26,10 +25,9 @@ from kernelscope.errors import UnknownNameError, UserError
 from msgspec import Meta
 
 from attn_course.folders import checkout, course_folder
-from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
+from attn_course.ladder.headers import KERNEL_FOLDER, code_of, kernel_path
 
 RESULTS_FOLDER = course_folder("results")
-_STRING_OR_COMMENT = re.compile(r'(?P<string>"(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 COURSE_GPU = "NVIDIA H200"  # of the course's own records
 CPU_FOLDER = "cpu"  # of results/: the simulator's speed, no records of a GPU
 _log = logging.getLogger(__name__)
@@ -66,13 +64,7 @@ def _kernel_hash(path: Path, stamp: tuple) -> str:
     """Return the hash of a kernel whose files have this stamp."""
     text = path.read_text(encoding="utf-8")
     headers = include_closure(text, path.parent)
-    return closure_hash(_code(text), tuple((name, _code(header)) for name, header in headers))
-
-
-def _code(text: str) -> str:
-    """CUDA C without comments, blank lines and blanks at the ends of lines; strings are kept."""
-    kept = _STRING_OR_COMMENT.sub(lambda found: found["string"] or " ", text)
-    return "\n".join(line.rstrip() for line in kept.splitlines() if line.strip())
+    return closure_hash(code_of(text), tuple((name, code_of(header)) for name, header in headers))
 
 
 def new_record(kind: str, files: Iterable[str], folder: Path = KERNEL_FOLDER, **measured) -> dict:

@@ -84,8 +84,8 @@ def compare(actual, expected, *, relative=DEFAULT_RELATIVE, absolute=0.0, name="
     Agreement needs all of: the same shape; relative_error <= ``relative`` (or an error norm
     within that of ``absolute``); every single element within 10 * ``relative`` of the larger of its
     reference and the reference's root mean square. NaN never passes, in either array. An expected
-    infinity must be met exactly, an all-zero reference by exact zeros unless ``absolute``, a number
-    for all elements or one for each, allows more.
+    infinity must be met exactly, and so must integers by integers, and an all-zero reference by
+    exact zeros, unless ``absolute``, a number for all elements or one for each, allows more.
 
     Args:
         actual, expected: NumPy or CuPy arrays of real numbers, of equal shape.
@@ -99,6 +99,8 @@ def compare(actual, expected, *, relative=DEFAULT_RELATIVE, absolute=0.0, name="
         return _failure(name, f"has shape {actual.shape}, the reference {expected.shape}")
     if actual.size == 0:
         return _failure(name, f"has shape {actual.shape}: with no elements, nothing was compared")
+    exact = "integers have to be met exactly" if _are_integers(actual, expected) else ""
+    relative = 0.0 if exact else relative
     with np.errstate(invalid="ignore", over="ignore"):
         actual, expected = actual.astype(np.float64), expected.astype(np.float64)
         finite = np.isfinite(expected)
@@ -118,16 +120,20 @@ def compare(actual, expected, *, relative=DEFAULT_RELATIVE, absolute=0.0, name="
     if not bad.any():  # each element is within its slack, but too many are near the end of it
         bad = error >= np.max(error)
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
-    text = _describe(name, actual, expected, bad, index, ratio, relative)
+    error = exact or f"relative error {ratio:.2e}, allowed {relative:.1e}"
+    text = _describe(name, actual, expected, bad, index, error)
     return Comparison(False, largest, ratio, index, text)
 
 
-def _describe(name, actual, expected, bad, index, ratio, relative) -> str:
+def _are_integers(*arrays: np.ndarray) -> bool:
+    return all(array.dtype.kind in "iu" for array in arrays)
+
+
+def _describe(name, actual, expected, bad, index, error) -> str:
     place = ", ".join(map(str, index))
     text = f"{name}: {int(bad.sum())} of {bad.size} elements are wrong, the first at [{place}]: "
     text += f"{actual[index]:.9g} instead of {expected[index]:.9g}; "
     exact = "an infinity has to be met exactly"  # whatever the error of the others is
-    error = f"relative error {ratio:.2e}, allowed {relative:.1e}"
     text += exact if np.isinf(expected[index]) else error
     if count := int(np.isnan(expected).sum()):
         return text + f"; {count} elements of the reference itself are NaN"

@@ -103,6 +103,11 @@ def test_the_same_bits_where_deterministic():
         np.testing.assert_array_equal(*(one[name].view(np.uint16) for one in found))
 
 
+def test_a_fixed_order_with_more_heads_than_start_in_turns():
+    """Nine heads of three blocks: eight of them take turns, then the last one follows."""
+    run(inputs(HALF, (3, 3, 20, 16), 135, 3), deterministic=True, options=FORCED)
+
+
 def test_addresses_without_16_bytes_and_margins():
     arrays = inputs(shape=(1, 1, 9, 16), m=13)
     call, oracle = backward_call("backward_mma", arrays)

@@ -73,6 +73,7 @@ def test_every_kernel_stands_under_the_roof_of_its_own_units():
         "14 flash_mma": "16-bit tensor cores",
         "15 flash_tf32x3": "TF32 tensor cores / 3",
         "18 flash_wgmma": "16-bit tensor cores",
+        "29 split_tf32x3": "TF32 tensor cores / 3",
     }
     gpu = peak_of(recorded("ladder")["gpu"])
     rates = {unit: rate for unit, (rate, _) in roofs["others"].items()}

@@ -120,15 +120,23 @@ def test_the_headline_has_the_worst_and_the_best_rows(monkeypatch, tmp_path):
 
     write("backward", [{"ratios": {"backward_wgmma": {"value": x}}} for x in (1.25, 0.9)])
     write("decode", [{"ratio_peer": {"value": x}} for x in (0.7, 2.0, 1.0)])
-    ring = {"one_gpu": {"value": 1.9}, "torch_context_parallel": {"value": 1.1}}
-    write(
-        "parallel", [{"ratios": {"ring": ring}}, {"ratios": {"ring": {"one_gpu": {"value": 0.8}}}}]
-    )
+    peer = {"torch_context_parallel": {"value": 1.1}}
+    rings = [(4096, 0.5), (4096, 1.2), (8192, 1.3), (32768, 1.9)]
+
+    def ring(tokens, gain, more=None):
+        ratios = {"one_gpu": {"value": gain}} | (more or {})
+        return {"shape": [1, 16, tokens, 128], "ratios": {"ring": ratios}}
+
+    write("parallel", [ring(*one) for one in rings[:-1]] + [ring(*rings[-1], peer)])
     assert measured_tables.elsewhere() == (
         "the backward pass of kernel 25 is 0.90 to 1.25 times as fast as the best of the same "
-        "peers' at 2 shapes, decoding 0.70 to 2.00 times at 3; a ring of two GPUs is 0.80 to 1.90 "
-        "times as fast as one of them at 2 shapes, and 1.10 to 1.10 times as fast as PyTorch's "
-        "context_parallel"
+        "peers' at 2 shapes, decoding 0.70 to 2.00 times at 3; a ring of two GPUs is 1.30 to 1.90 "
+        "times as fast as one of them from 8,192 tokens on and slower at 1 of 2 shorter shapes, "
+        "and 1.10 to 1.10 times as fast as PyTorch's context_parallel at 1 shapes"
+    )
+    write("parallel", [ring(8192, 0.8), ring(8192, 1.9, peer)])
+    assert "a ring of two GPUs is 0.80 to 1.90 times as fast as one of them, and 1.10" in (
+        measured_tables.elsewhere()
     )
 
 

@@ -81,7 +81,7 @@ def test_layer_norm(d, mean):
 @pytest.mark.parametrize(
     ("d", "plain"),
     [(1, 0), (63, 0), (80, 1), (128, 1), (256, 2), (512, 2), (516, 1), (768, 2), (1000, 1)]
-    + [(1024, 2), (1028, 0), (4096, 0)],
+    + [(1024, 2), (1028, 0), (2048, 2), (3000, 0), (4096, 2), (8192, 0)],
 )
 @pytest.mark.parametrize("mean", [0.3, 1e4])
 def test_layer_norm_of_x_alone(d, plain, mean):

@@ -65,6 +65,15 @@ def test_an_ablation_differs_from_its_kernel(one):
         assert max(map(len, new.splitlines())) <= 100
 
 
+def test_a_comment_makes_no_record_old(monkeypatch):
+    one = ABLATIONS[0]
+    before, text = one.source_hash(), one.source()
+    monkeypatch.setattr(Ablation, "source", lambda self: text + "// more\n")
+    assert one.source_hash() == before
+    monkeypatch.setattr(Ablation, "source", lambda self: text + "int more;\n")
+    assert one.source_hash() != before
+
+
 def test_names_are_unique_and_lead_to_their_ablation():
     assert len(set(LABELS)) == len(LABELS)
     assert all(variants(one.kernel)[one.name] is one for one in ABLATIONS)

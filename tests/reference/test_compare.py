@@ -109,6 +109,17 @@ def test_poison_never_passes(dtype):
     assert compare(actual, expected).first_bad_index == (1, 1)
 
 
+def test_integers_have_to_be_met_exactly():
+    expected = np.array([10_000_000, 7], np.int64)
+    found = compare(expected + [1, 0], expected)
+    assert found.message == (
+        "result: 1 of 2 elements are wrong, the first at [0]: 10000001 instead of 10000000; "
+        "integers have to be met exactly"
+    )
+    assert compare(expected + [1, 0], expected, absolute=1).agrees
+    assert compare((expected + [1, 0]).astype(float), expected).agrees  # floats are rounded
+
+
 def test_poison_needs_a_number_type():
     with pytest.raises(TypeError, match="bool"):
         poisoned((2,), np.bool_)

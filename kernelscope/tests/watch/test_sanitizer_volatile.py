@@ -202,13 +202,14 @@ VOLATILE = {  # name: findings, blocks, threads, body; c is a, volatile, and sta
         "",
         2,
         1,
-        f"if (g == 0) atomicExch(a, 1); else {{ int now; do {ACQUIRE} while (now == 0); c[0] = 0; }}",
+        "int now; if (g == 0) atomicExch(a, 1);\n"
+        f"else {{ do {ACQUIRE} while (now == 0); c[0] = 0; }}",
     ),
     "a flag of which an acquiring reader knows nothing": (
         ERROR,
         2,
         1,
-        f"if (g == 0) atomicExch(a, 1); else {{ int now; {ACQUIRE} b[0] = now; c[0] = 2; }}",
+        f"int now; if (g == 0) atomicExch(a, 1); else {{ {ACQUIRE} b[0] = now; c[0] = 2; }}",
     ),
     "a start value": ("", 1, 64, "if (t == 0) c[0] = 7; __syncthreads(); atomicAdd(a, 1);"),
 }
