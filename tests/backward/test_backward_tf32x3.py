@@ -52,7 +52,7 @@ def test_every_tile_in_any_order_and_a_fixed_one(tile, fixed):
 @pytest.mark.system
 @pytest.mark.parametrize("causal", in_turns([False, True], 2))
 def test_the_widest_rows(causal):
-    run(inputs((1, 2, 33, 127), 70, 1, causal=causal, scale=-0.2), causal=causal, scale=-0.2)
+    run(inputs((1, 2, 33, 127), 40, 1, causal=causal, scale=-0.2), causal=causal, scale=-0.2)
 
 
 def test_addresses_without_16_bytes_and_margins():

@@ -80,6 +80,7 @@ def test_blocks_take_turns(blocks, case, monkeypatch):
         np.testing.assert_array_equal(*(one[name].view(np.uint16) for one in found))
 
 
+@pytest.mark.turns(6)
 @pytest.mark.system
 def test_rows_that_see_no_key_have_zero_gradients():
     found = run(inputs(m=9, causal=True), causal=True)

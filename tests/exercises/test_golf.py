@@ -84,6 +84,7 @@ def test_an_own_pass_can_be_the_best_known(copy):
     assert len(copy.progress()["transpose"].passes) == 2 and mine.total > 1
 
 
+@pytest.mark.turns(6)
 def test_a_pass_of_before_the_predictions_has_no_time(copy):
     lean = EXERCISE.solution
     session.attempt(EXERCISE, lean, copy)

@@ -183,7 +183,7 @@ def test_the_longest_block_counts_what_the_kernel_does():
         assert longest_block(c, problem) == max(work) * (1.28 if groups == 3 else 1)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 def test_every_tile_is_taken_once_whatever_the_groups():
     """Groups that do not divide the heads, blocks that do not divide the tiles."""
     for heads, blocks in ((1, 3), (2, 3), (3, 4), (1024, 2)):

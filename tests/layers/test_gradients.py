@@ -327,7 +327,7 @@ def swin_loss(dout, side, shifts):
     return loss
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("table", [True, False])
 def test_swin_stage_by_differences(table):
     """Two images of 4 x 2 windows of 2; the second block is shifted by 1."""

@@ -154,7 +154,7 @@ def test_rows_of_a_block(options):
     assert_agrees(y, reference.layer_norm(x), relative=NORM, name=str(options))
 
 
-@pytest.mark.turns(10)
+@pytest.mark.turns(13)
 @pytest.mark.parametrize("lanes", [1, 4, 16, 32])
 @pytest.mark.parametrize("d", [30, 64])
 def test_lanes_that_share_a_row(lanes, d):

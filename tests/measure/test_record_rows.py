@@ -124,7 +124,7 @@ def test_a_row_of_tiles(made_up_gpu):
     assert list(found["candidates"]) == list(few) and not found["wrong"]
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 def test_a_row_of_pipelines(made_up_gpu):
     found = lesson07_pipelines.measure_shape(SHAPE, 2)
     names = {*lesson07_pipelines.CHAINS, *lesson07_pipelines.METHOD_NAMES}

@@ -198,7 +198,7 @@ class Killer(threading.Thread):
         self.join()
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_a_judge_that_is_killed_costs_no_points(proved):
     with Killer(1) as killer:
