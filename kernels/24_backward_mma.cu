@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     const bool of_k = warp >= PAIRS;  // this warp has the gradient of K, else of V
     const int key_tiles = (m + BC - 1) / BC, tiles = (n + BR - 1) / BR;
     // In a fixed order the last keys are the first to add to dq: no block waits for a later one.
-    // Blocks of several heads start in turns: fewer of one head are at work, so fewer wait.
+    // Blocks of several heads start in turns, so that fewer of one head are at work.
     const int block = DETERMINISTIC ? next_ticket(turns, ds_tiles) : blockIdx.x;
     const int first_head = block / (TOGETHER * key_tiles) * TOGETHER;
     const int together = min(TOGETHER, (int)gridDim.x / key_tiles - first_head);

@@ -383,7 +383,9 @@ def _pays(gains: Sequence[tuple[int, float]]) -> str:
     short = [gain for n, gain in gains if n < paying[0]]
     lost = sum(gain < 1 for gain in short)
     return f"{_ends(long)} times as fast as one of them from {paying[0]:,} tokens on" + (
-        f" and slower at {lost} of {len(short)} shorter shapes" if short else ""
+        f" and slower at {lost} of {len(short)} shorter shapes ({min(short):.2f} at worst)"
+        if lost
+        else ""
     )
 
 

@@ -1,5 +1,6 @@
 """Kernel 24: gradients of 16-bit elements against float64, in every tile, and in a fixed order."""
 
+from dataclasses import replace
 from functools import partial
 
 import gradient_runs
@@ -12,7 +13,9 @@ from kernelscope.backend import asnumpy
 from attn_course.backward import METHODS
 from attn_course.backward.mma import MMA_STEPS, TILES, mma_bytes, mma_config, suits_mma
 from attn_course.backward.verify import backward_call
+from attn_course.clinic.edits import edited
 from attn_course.ladder import Device, Problem
+from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.methods import UnsupportedOption
 from attn_devtools.agreement import assert_agrees
 from attn_devtools.shares import crossed, in_turns
@@ -107,6 +110,40 @@ def test_a_fixed_order_with_more_heads_than_start_in_turns():
     """Nine heads of three blocks: eight of them take turns, then the last one follows."""
     options = ("-DKEY_TILES=1", "-DPAIRS=2")
     run(inputs(HALF, (3, 3, 5, 16), 70, 3), deterministic=True, options=options)
+
+
+@pytest.mark.turns(5)
+@pytest.mark.system
+@pytest.mark.parametrize("warps", ["true", "!of_k"])
+def test_a_fixed_order_waits_for_who_is_late(warps, monkeypatch):
+    """The block with the first turn, or a warp of each of its pairs, adds late: the same bits."""
+    arrays = inputs(HALF, (1, 1, 70, 16), 128)
+    # Polls let others run: as many as would have passed the turn on, if they had not waited for it.
+    late = (
+        f"if ({warps} && key_tile == key_tiles - 1) for (int i = 0; i < 200; ++i)\n"
+        "    if (*(volatile unsigned*)(turns + 1 + tile * PAIRS + pair) > 1) break;"
+    )
+    first, last, unordered = (
+        sums_of_dq(arrays, edits, monkeypatch)
+        for edits in ((), ((ADDS, f"{late}\n{ADDS}"),), ((ADDS, f"{late}\n{ADDS}"), NO_WAIT))
+    )
+    np.testing.assert_array_equal(last, first)
+    assert (unordered != first).any()
+
+
+ADDS = "add_rows<D, COLUMNS>(dq_sum"
+NO_WAIT = ("wait_for_turn(turns + 1 + tile", "if (false) wait_for_turn(turns + 1 + tile")
+
+
+def sums_of_dq(arrays, edits, monkeypatch):
+    """The bits of dq_sum that the edited kernel leaves on the simulator, in a fixed order."""
+    text = edited((KERNEL_FOLDER / "24_backward_mma.cu").read_text(), edits, "24_backward_mma")
+    steps = tuple(replace(one, text=text) for one in MMA_STEPS)
+    monkeypatch.setitem(METHODS, "backward_mma", replace(METHODS["backward_mma"], steps=steps))
+    options = ("-DKEY_TILES=1", "-DPAIRS=2", DETERMINISTIC)
+    call, _ = backward_call("backward_mma", arrays, "simulator", options=options)
+    call.run()
+    return call.arrays["dq_sum"].view(np.uint32).copy()
 
 
 def test_addresses_without_16_bytes_and_margins():

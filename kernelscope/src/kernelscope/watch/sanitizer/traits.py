@@ -59,8 +59,11 @@ class InstructionTraits:
             exchange=root == "atom" and "exch" in parts,
             narrow=is_access and block_only,
             volatile="volatile" in parts,
-            decides=reads_flag and values.decides(instruction)
-            or ordered and root == "ld" and values.waits(instruction),
+            decides=reads_flag
+            and values.decides(instruction)
+            or ordered
+            and root == "ld"
+            and values.waits(instruction),
             waits=reads_flag and values.waits(instruction),
             updates=reads_flag and values.returns_to_memory(instruction),
             in_place=reads_flag and values.updates_in_place(instruction),
