@@ -106,6 +106,7 @@ def test_the_same_bits_where_deterministic():
         np.testing.assert_array_equal(*(one[name].view(np.uint16) for one in found))
 
 
+@pytest.mark.turns(4)
 def test_a_fixed_order_with_more_heads_than_start_in_turns():
     """Nine heads of three blocks: eight of them take turns, then the last one follows."""
     options = ("-DKEY_TILES=1", "-DPAIRS=2")
@@ -146,6 +147,7 @@ def sums_of_dq(arrays, edits, monkeypatch):
     return call.arrays["dq_sum"].view(np.uint32).copy()
 
 
+@pytest.mark.turns(5)
 def test_addresses_without_16_bytes_and_margins():
     arrays = inputs(shape=(1, 1, 9, 16), m=13)
     call, oracle = backward_call("backward_mma", arrays)

@@ -194,6 +194,7 @@ def test_the_traceback_is_there_when_asked_for(capsys, monkeypatch):
     assert status == 2 and err.startswith("Traceback ") and "nonsense" in err.splitlines()[-1]
 
 
+@pytest.mark.turns(4)
 def test_tour(capsys, tmp_path, monkeypatch):
     """A ninth of the kernels in turns, with those of the figures, and three of the methods; other
     tests compare each of them with float64.

@@ -470,6 +470,7 @@ def test_layer_norm_whose_squares_overflow_is_nan(width):
     assert_agrees(np.ascontiguousarray(found[::2]), sound, relative=NORM, name="others")
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("layer", [layer_norm, bias_gelu])
 def test_a_call_is_plain_where_all_arrays_begin_at_16_bytes(layer):
     """Else the vector loads of PLAIN would be misaligned; and a missing array has its own code."""

@@ -264,6 +264,7 @@ def test_tensors_of_any_real_dtype_are_read():
         host_weight("w", np.ma.masked_array(array, array > 1))
 
 
+@pytest.mark.turns(5)
 def test_a_block_keeps_the_weights_of_its_making():
     row = LayerRow((1, 2, 8), 12, 2)
     (x,), weights = seeded_rows(row.shape), {n: a.copy() for n, a in seeded_weights(row, 0).items()}

@@ -198,6 +198,7 @@ def test_a_result_counts_though_its_variable_is_set_again(right):
     assert differing(*results) == 40
 
 
+@pytest.mark.turns(6)
 def test_a_reduction_over_the_wrong_lanes_is_found(monkeypatch):
     """The reduction takes all lanes of the warp, as if they had one mask."""
 
