@@ -11,8 +11,8 @@
 //                or 3 for operands of TF32 products; with PLAIN gamma and beta, no residual, bias
 //                and sum, parts 1, d a multiple of 4, arrays that begin at multiples of 16 bytes;
 //                with PLAIN=2 d is 4*VECTORS times the threads of a row, LANES 32
-// Expect:        x is read once and y written once: bound by memory for large x, by the latency of
-//                one row for small x; the residual costs one array more to read, sum one to write
+// Expect:        y is written once, x read once (PLAIN=2: a row with a far-off first number twice):
+//                bound by memory, small x by a row's latency; residual and sum are an array more
 // Limits:        rows < 2^31; forward only
 
 #ifndef ROWS

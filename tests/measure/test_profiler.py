@@ -504,3 +504,11 @@ def test_the_profile_command_uses_the_constants_of_the_device():
     assert few.launch.grid != many.launch.grid  # a GPU of few SMs gets larger tiles
     problem = Problem(24, 196, 196, 64)
     assert many.launch == step(12).launch(problem, (), large)
+
+
+def test_without_a_case_nothing_is_profiled(capsys, monkeypatch):
+    monkeypatch.setattr(compare_counters, "profile", lambda *_: pytest.fail("ncu was started"))
+    assert compare_counters.main(["--only", "no such kernel"]) == 1
+    assert "no case to run: none has this label" in capsys.readouterr().out
+    monkeypatch.setattr(compare_counters, "cases", lambda *_: [])
+    assert compare_counters.main([]) == 0

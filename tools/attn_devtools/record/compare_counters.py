@@ -344,7 +344,7 @@ def main(arguments=None) -> int:
         return 0
     if not chosen:
         print("counters: no case to run: none has this label, or no kernel changed since")
-        return 0
+        return 1 if parsed.only else 0
     if parsed.simulator_only:
         return show_simulator(chosen)
     with ThreadPoolExecutor(1) as pool:  # ncu and the simulator work side by side
