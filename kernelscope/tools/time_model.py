@@ -1,16 +1,17 @@
 """Judge the time model on kernels that it was never fitted to.
 
-    python kernelscope/tools/time_model.py RECORD.json --first TIMES.json [--second TIMES.json]
-        [--fitted ROWS.json] [--gpu h200]
+    python kernelscope/tools/time_model.py RECORD.json [--first TIMES.json] [--second TIMES.json]
+        [--third TIMES.json] [--fitted ROWS.json] [--gpu h200]
 
 The files of times have the median of each kernel at each shape, and what Nsight Compute says: of
-held_out, which the model's rules were changed for, and of held_out_second, which was measured
-before anything predicted it. The record gets every kernel at every shape with its measured and its
-predicted time, the errors, and how often the limit is the one that Nsight Compute's counters show;
-docs/time.md has its tables, with the rows that lose. A record that has a judgement of the second
-set keeps it: that one was made before anybody looked, and the new one stands beside it as
-`corrected`.
---fitted has rows of the launches that the constants were fitted to, which stand apart.
+held_out, which the model's rules were changed for, and of held_out_second and held_out_third, which
+were measured before anything predicted them. The record gets every kernel at every shape with its
+measured and its predicted time, the errors, and how often the limit is the one that Nsight
+Compute's counters show; docs/time.md has its tables, with the rows that lose. A record that has a
+judgement of the second or the third set keeps it: that one was made before anybody looked, and the
+new one stands beside it as `corrected` or `third_corrected`. Parts of sets without a file stay.
+--fitted has rows of the launches that the constants were fitted to, which stand apart; they come
+with --first.
 """
 
 import argparse
@@ -33,10 +34,13 @@ from held_out_set import FOLDERS, HeldOut, held_out  # noqa: E402 - beside the t
 BLOCKS = 64  # of a grid that are run, as `kernelscope predict` does
 STAMP = ("gpu", "driver", "cuda", "date", "commit")
 SETS = {  # part of the record -> its name there
+    "third": "held out, third set",
+    "third_corrected": "the third set, corrected after that",
     "second": "held out",
     "corrected": "the same, corrected after that",
     "first": "looked at",
 }
+AGAIN = {"second": "corrected", "third": "third_corrected"}  # a first judgement -> the last one
 NEW_TO = "NVIDIA H200"  # judged on the second set first; the rules were corrected after that
 _OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
 NCU_UNITS = {  # unit -> metrics of ncu; the unit is as busy as the one that is highest
@@ -202,13 +206,14 @@ def parts_of(record: dict) -> dict[str, dict]:
 
 
 def with_earlier(parts: dict[str, dict], record: dict) -> dict[str, dict]:
-    """Return the parts of a new record. record: that before it, whose judgement of the second set
-    stays, and with it the new one as "corrected".
+    """Return the parts of a new record. record: that before it, whose first judgements stay, and
+    with each the new one, or the last one, as AGAIN calls it.
     """
-    if "second" not in record:
-        return parts
-    corrected = parts.get("second", record.get("corrected"))
-    return parts | {"second": record["second"]} | ({"corrected": corrected} if corrected else {})
+    for name, again in AGAIN.items():
+        if name in record:
+            corrected = parts.get(name, record.get(again))
+            parts = parts | {name: record[name]} | ({again: corrected} if corrected else {})
+    return parts
 
 
 def worst_first(rows: list[dict]) -> list[dict]:
@@ -259,21 +264,30 @@ def _errors(name: str, one: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("record", type=Path)
-    for part in ("first", "second"):
-        parser.add_argument(f"--{part}", type=Path, required=part == "first")
+    for part in ("first", *AGAIN):
+        parser.add_argument(f"--{part}", type=Path, help="times of that set")
     parser.add_argument("--fitted", type=Path)
     parser.add_argument("--fitted-as", default="fitted", help="what their rows are called")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
-    parts = {}
-    for part in ("first", "second"):
-        if path := getattr(arguments, part):
-            times = json.loads(path.read_text())
-            parts[part] = judgement(times, judged(times, arguments.gpu, arguments.workers))
-    fitted = json.loads(arguments.fitted.read_text()) if arguments.fitted else []
     before = json.loads(arguments.record.read_text()) if arguments.record.exists() else {}
-    record = record_of(with_earlier(parts, before), fitted, arguments.fitted_as)
+    if not arguments.first and (arguments.fitted or not before):
+        parser.error("a new record and --fitted need --first")
+    files = {part: getattr(arguments, part) for part in ("first", *AGAIN)}
+    all_times = {part: json.loads(path.read_text()) for part, path in files.items() if path}
+    if any(times["gpu"] != before.get("gpu", times["gpu"]) for times in all_times.values()):
+        parser.error(f"the record is of an {before['gpu']}, the times are of another GPU")
+    parts = {
+        part: judgement(times, judged(times, arguments.gpu, arguments.workers))
+        for part, times in all_times.items()
+    }
+    parts = with_earlier(parts, before)
+    if arguments.first:
+        fitted = json.loads(arguments.fitted.read_text()) if arguments.fitted else []
+        record = record_of(parts, fitted, arguments.fitted_as)
+    else:
+        record = before | parts
     arguments.record.write_text(json.dumps(record, indent=1) + "\n")
     print(markdown(record))
 

@@ -18,9 +18,16 @@ FOLDERS = sys.modules[held_out.__module__].FOLDERS  # beside the engine's tests,
 GPU = {"gpu": "made up", "driver": "1", "cuda": "1"}
 
 
+NAMES = {  # set -> those of its kernels that are tried
+    "held_out_second": ("igemm_warp", "batched_16", "rms_norm"),
+    "held_out_third": ("dropout_philox", "dot_int8", "bf16_tile"),
+}
+
+
 @pytest.fixture
-def few(monkeypatch):
-    """Three small cases; kernels run on the simulator and take 20 microseconds."""
+def few(request, monkeypatch):
+    """Three small cases of a set; kernels run on the simulator and take 20 microseconds."""
+    folder = getattr(request, "param", "held_out_second")
 
     def with_arrays(cases):
         for case in cases:
@@ -34,8 +41,7 @@ def few(monkeypatch):
         return [20.0] * samples
 
     monkeypatch.setattr(held_out_times, "replay_times", replay_times)
-    names = ("igemm_warp", "batched_16", "rms_norm")
-    cases = [c for c in held_out("held_out_second") if c.name in names][1::2]
+    cases = [c for c in held_out(folder) if c.name in NAMES[folder]][1::2]
     small = [c.__class__(**vars(c) | {"grid": (1,)}) for c in cases]
     monkeypatch.setattr(
         held_out_times.HeldOut,
@@ -47,6 +53,7 @@ def few(monkeypatch):
     return small
 
 
+@pytest.mark.parametrize("few", NAMES, indirect=True)
 def test_every_case_gets_a_time_and_metrics(few, tmp_path, monkeypatch):
     asked = []
 
@@ -65,7 +72,7 @@ def test_every_case_gets_a_time_and_metrics(few, tmp_path, monkeypatch):
     record = json.loads(path.read_text())
     every = {metric for unit in held_out_times.NCU_UNITS.values() for metric in unit}
     wanted = {name for name in every if "imma" not in name and "lts__throughput" not in name}
-    assert record["folder"] == "held_out_second" and record["gpu"] == "made up"
+    assert record["folder"] == few[0].folder and record["gpu"] == "made up"
     assert [row["label"] for row in record["rows"]] == [one.label for one in few]
     assert all(row["median_us"] == 20.0 and row["calls_a_sample"] == 50 for row in record["rows"])
     assert asked[-1] == ([one.label for one in few], [one.name for one in few], wanted)

@@ -1,8 +1,7 @@
-"""The kernels of held_out/, held_out_second/ and held_out_third/: their calls, for the simulator and
-for a GPU.
+"""The kernels of the sets held_out*/: their calls, for the simulator and for a GPU.
 
-The rules of the time model were changed for what the first two sets had shown. The second was
-measured before anything predicted it, and so is the third.
+The rules of the time model were changed for what held_out/ and held_out_second/ had shown. Those of
+the second and of held_out_third/ were measured before anything predicted them.
 """
 
 import tomllib
