@@ -386,7 +386,7 @@ def pack_above(x, y, count, n, limit):
 
 
 @at(rows=2)
-def cluster_softmax(x, _):
+def cluster_shares(x, _):
     powers = np.exp(x.reshape(-1, 8192).astype(np.float64))
     return {1: (powers / powers.sum(1, keepdims=True)).ravel()}
 

@@ -22,9 +22,9 @@ __device__ T* of_rank(T* own, int rank)
     return (T*)far;
 }
 
-// Softmax of rows of 8,192 numbers: the four blocks of a cluster share a row and tell each other
-// their maxima and sums.
-extern "C" __global__ void __cluster_dims__(4, 1, 1) cluster_softmax(const float4* x, float4* y)
+// Exponentials of rows of 8,192 numbers by their sums: the four blocks of a cluster share a row
+// and tell each other their maxima and sums.
+extern "C" __global__ void __cluster_dims__(4, 1, 1) cluster_shares(const float4* x, float4* y)
 {
     __shared__ float maxima[8], sums[8], most, sum;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

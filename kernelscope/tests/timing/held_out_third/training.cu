@@ -19,7 +19,8 @@ struct Most {
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// logits (rows, columns), label (rows,): -log softmax at the label; a block takes a row.
+// logits (rows, columns), label (rows,): minus the log of the label's share of the
+// exponentials; a block takes a row.
 extern "C" __global__ void cross_entropy(
     const float* __restrict__ logits, const int* __restrict__ label, float* loss, int columns)
 {
