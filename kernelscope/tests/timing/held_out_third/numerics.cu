@@ -113,8 +113,11 @@ extern "C" __global__ void heat_march(const float* u, float* v, int n, float rat
         if (threadIdx.y == 0) plane[0][c] = u[at - n];
         if (threadIdx.y == 7 && y < n - 1) plane[9][c] = u[at + n];
         __syncthreads();
-        const float around = plane[r][c - 1] + plane[r][c + 1] + plane[r - 1][c] + plane[r + 1][c];
-        if (inside) v[at] = here + rate * (around + below + above - 6.0f * here);
+        if (inside) {
+            const float beside = plane[r][c - 1] + plane[r][c + 1];
+            const float around = beside + plane[r - 1][c] + plane[r + 1][c] + below + above;
+            v[at] = here + rate * (around - 6.0f * here);
+        }
         __syncthreads();
         below = here;
         here = above;
