@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 from kernelscope import observe
-from kernelscope.timing import Time
+from kernelscope.timing import Time, gpus
 
 TESTS = Path(__file__).parents[1] / "tests/timing"
 sys.path.insert(0, str(TESTS))
@@ -41,6 +41,7 @@ SETS = {  # part of the record -> its name there
     "first": "looked at",
 }
 AGAIN = {"second": "corrected", "third": "third_corrected"}  # a first judgement -> the last one
+FOLDER_OF = {"first": "held_out", "second": "held_out_second", "third": "held_out_third"}
 NEW_TO = "NVIDIA H200"  # judged on the second set first; the rules were corrected after that
 _OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
 NCU_UNITS = {  # unit -> metrics of ncu; the unit is as busy as the one that is highest
@@ -264,7 +265,7 @@ def _errors(name: str, one: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("record", type=Path)
-    for part in ("first", *AGAIN):
+    for part in FOLDER_OF:
         parser.add_argument(f"--{part}", type=Path, help="times of that set")
     parser.add_argument("--fitted", type=Path)
     parser.add_argument("--fitted-as", default="fitted", help="what their rows are called")
@@ -274,10 +275,14 @@ def main() -> None:
     before = json.loads(arguments.record.read_text()) if arguments.record.exists() else {}
     if not arguments.first and (arguments.fitted or not before):
         parser.error("a new record and --fitted need --first")
-    files = {part: getattr(arguments, part) for part in ("first", *AGAIN)}
+    files = {part: getattr(arguments, part) for part in FOLDER_OF}
     all_times = {part: json.loads(path.read_text()) for part, path in files.items() if path}
-    if any(times["gpu"] != before.get("gpu", times["gpu"]) for times in all_times.values()):
-        parser.error(f"the record is of an {before['gpu']}, the times are of another GPU")
+    name = gpus.gpu(arguments.gpu).name
+    for part, times in all_times.items():
+        if {times["gpu"], before.get("gpu", name)} != {name}:
+            parser.error(f"--gpu is an {name}, the record or --{part} is of another GPU")
+        if times["folder"] != (folder := FOLDER_OF[part]):
+            parser.error(f"--{part} takes times of {folder}, these are of {times['folder']}")
     parts = {
         part: judgement(times, judged(times, arguments.gpu, arguments.workers))
         for part, times in all_times.items()

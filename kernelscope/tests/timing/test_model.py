@@ -190,7 +190,7 @@ def parts_of(record):
     parts = {"held_out": record}
     for name, last in time_model.AGAIN.items():
         if name in record:
-            parts[f"held_out_{name}"] = record.get(last, record[name])
+            parts[time_model.FOLDER_OF[name]] = record.get(last, record[name])
     return parts
 
 
@@ -319,11 +319,11 @@ def judge_third(tmp_path, monkeypatch):
             time_model.row_of(c.file, {"median_us": 1.0}, {"label": c.label} | long) for c in cases
         ]
 
-    def judge(by, gpu="NVIDIA H100 80GB HBM3"):
+    def judge(by, on="NVIDIA H100 80GB HBM3", folder="held_out_third"):
         nonlocal ratio
         ratio = by
-        stamp = dict.fromkeys((*time_model.STAMP, "how"), "") | {"gpu": gpu}
-        times.write_text(json.dumps(stamp | {"folder": "held_out_third", "rows": []}))
+        stamp = dict.fromkeys((*time_model.STAMP, "how"), "") | {"gpu": on}
+        times.write_text(json.dumps(stamp | {"folder": folder, "rows": []}))
         monkeypatch.setattr(sys, "argv", ["", str(path), "--third", str(times), "--gpu", "h100"])
         time_model.main()
         return json.loads(path.read_text())
@@ -349,10 +349,17 @@ def test_the_third_set_is_judged_beside_the_others(judge_third, capsys):
     assert "| the third set, corrected after that | 80 | 10.0% |" in said
 
 
-def test_times_of_another_gpu_are_refused(judge_third, capsys):
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"on": "NVIDIA H200"}, "of another GPU"),
+        ({"folder": "held_out_second"}, "takes times of held_out_third"),
+    ],
+)
+def test_times_of_another_gpu_or_set_are_refused(judge_third, capsys, other, words):
     with pytest.raises(SystemExit):
-        judge_third(1.0, gpu="NVIDIA H200")
-    assert "of another GPU" in capsys.readouterr().err
+        judge_third(1.0, **other)
+    assert words in capsys.readouterr().err
 
 
 def metrics(**busy):
