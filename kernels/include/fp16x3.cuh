@@ -1,4 +1,4 @@
-// Idea:          An fp32 number as the sum of two halves, 22 bits of its 24, and three products of
+// Idea:          An fp32 number as the sum of two halves, 23 bits of its 24, and three products of
 //                such parts in place of one. Powers of two bring numbers into half's range.
 // Used by:       32_split_halves.cu, include/half_products.cuh
 // Explained in:  16_hopper

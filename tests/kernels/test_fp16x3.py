@@ -16,6 +16,7 @@ from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.steps import SPLIT_HALVES, step
 from attn_course.ladder.warpgroup_tiles import fp16x3_bytes, fp16x3_config
+from attn_course.measure import Kernels, Part
 from attn_devtools.agreement import assert_agrees
 from attn_devtools.shares import crossed, in_turns
 
@@ -141,7 +142,7 @@ def halves_as_floats(halves, d, m):
 
 @pytest.mark.parametrize(("d", "threads"), [(40, 256), (64, 64), (128, 1024), (81, 128)])
 def test_both_parts_together_are_the_number(d, threads):
-    """22 bits of each, V for the keys that share a tile's column, K for the whole tile."""
+    """23 bits of each, V for the keys that share a tile's column, K for the whole tile."""
     _, k, v = inputs(2, 3, 3, 1, 150, d)
     k, v = (x.reshape(6, 150, d) for x in (k, v * np.logspace(-9, 9, d, dtype=np.float32)))
     arrays = {"k": k, "v": v}
@@ -152,10 +153,25 @@ def test_both_parts_together_are_the_number(d, threads):
         numbers = halves_as_floats(found, d, 150) / lower
         top = abs(given).max(1, keepdims=True)  # of a column; K's tile has it too
         assert (abs(numbers - given) <= abs(given) * 2.0**-22 + top * 2.0**-36).all()
-        assert (numbers != given).any()  # 22 bits are not 24
+        assert (numbers != given).any()  # 23 bits are not 24
 
 
 METHOD_FILE = "33_flash_fp16x3"
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize(
+    "text", ["(x / COUNT == 0 ? D * 128 : 0)", "x / COUNT == 0 ? small[i] : big[i]"]
+)
+def test_small_products_come_first(text):
+    """Of scores, and of the output: last, they are added to large sums, which are cut off."""
+    q, k, v = inputs(1, 1, 1, 64, 256, 64, seed=3)
+    expected, errors = reference.attention(q, k, v), []
+    for edits in ((), ((text, text.replace("== 0", "== 2")),)):
+        kernel = Kernels("33", [Part(33, (), edits)], q, k, v)
+        kernel.call()
+        errors.append(np.linalg.norm(kernel.output() - expected) / np.linalg.norm(expected))
+    assert errors[0] < EXACT and errors[1] > 1.3 * errors[0]
 
 
 # -- what is chosen, and what is made of it --------------------------------------------------------
