@@ -220,7 +220,8 @@ def test_tiles_fit_devices():
         c = mma_config(many, device)
         assert (c["KEY_TILES"], c["PAIRS"]) == tile and mma_bytes(c) <= device.shared_bytes
         half = mma_config(replace(many, d=64), device)
-        assert half["BR"] == (128 if device is H200 else 64) and mma_bytes(half) <= device.shared_bytes
+        assert half["BR"] == (128 if device is H200 else 64)
+        assert mma_bytes(half) <= device.shared_bytes
         assert mma_config(replace(many, n=64, d=64), device)["BR"] == 64
     few = Problem(4, 1024, 1024, 64, 4, 4, dtype="float16")
     assert mma_config(few, H200) == {
