@@ -20,7 +20,7 @@ import measured_tables as measured
 from attn_course.backward import BACKWARD
 from attn_course.backward import METHODS as BACKWARD_METHODS
 from attn_course.exercises.exercise import exercise_names
-from attn_course.ladder.methods import METHODS, steps_of
+from attn_course.ladder.methods import METHODS, files_of
 from attn_course.ladder.steps import LADDER, Step
 from attn_course.layers import LAYERS
 from attn_course.lessons.working_copy import lessons as course_lessons
@@ -53,7 +53,7 @@ def backward_row(path: Path) -> str:
 
 
 def method_row(method: str) -> str:
-    files = " → ".join(step.file for step in steps_of(method))
+    files = " → ".join(files_of(method))
     return f"| `{method}` | {files} |"
 
 

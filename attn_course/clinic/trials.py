@@ -11,7 +11,7 @@ from kernelscope import Sanitizer, allow_shared, array_module, observe, resolve_
 from kernelscope.watch import Finding
 
 from attn_course import reference
-from attn_course.ladder.call import StepLaunch, kernel_of, numbers_of, scratch_arrays
+from attn_course.ladder.call import StepLaunch, kernel_of, numbers_of, run_steps, scratch_arrays
 from attn_course.ladder.choose import simulated_gpu
 from attn_course.ladder.headers import checked_options
 from attn_course.ladder.steps import Device, Problem, Step
@@ -99,6 +99,10 @@ def prepare(
     arrays = _on_device(step, case, inputs, poison, xp)
     if step.scratch:
         arrays |= scratch_arrays(step.scratch(geometry, problem), problem, xp)
+    if before := step.before:
+        own = tuple(f"-D{n}={c}" for n, c in geometry.constants.items() if n in before.constants())
+        how = {"problem": problem, "backend": backend, "options": own}
+        arrays |= {name: run_steps([before], arrays, scale, **how)[name] for name in before.writes}
     return Trial(StepLaunch(step, geometry, kernel, numbers), inputs, arrays, case, scale)
 
 

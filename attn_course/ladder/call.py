@@ -18,7 +18,7 @@ from kernelscope.errors import InputError
 from .choose import current_device, simulated_gpu
 from .headers import checked_options
 from .problem import COUNTERS, MAX_GRID_YZ, Geometry, Problem
-from .steps import Step
+from .steps import Step, launched
 
 # Arrays that may be absent: the kernel gets a null pointer.
 OPTIONAL = ("bias", "dbias", "lse", "lengths", "page_table")
@@ -195,7 +195,7 @@ def call_steps(
         CompileError. ArgumentError: an array that a kernel cannot read. BackendError: a GPU is
         asked for where there is none.
     """
-    backend = resolve_backend(backend)
+    backend, steps = resolve_backend(backend), launched(steps)
     if problem is None:
         (bh, n, d), m = arrays["q"].shape, arrays["k"].shape[1]
         problem = Problem(bh, n, m, d, dtype=arrays["q"].dtype.name)
@@ -287,7 +287,7 @@ def step_launch(
 
 def _slices(steps: Sequence[Step], problem: Problem) -> list[slice | None]:
     """The heads of each launch: kernels that put heads on grid z take MAX_GRID_YZ of them."""
-    on_z = any("heads" not in step.arguments and "rows" not in step.arguments for step in steps)
+    on_z = any({"heads", "kv_heads", "rows"}.isdisjoint(step.arguments) for step in steps)
     if not on_z or problem.bh <= MAX_GRID_YZ:
         return [None]
     starts = range(0, problem.bh, MAX_GRID_YZ)

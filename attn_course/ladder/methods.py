@@ -29,7 +29,7 @@ from .checks import check_arrays, check_bias, check_cache, check_output, check_o
 from .choose import choose, current_device, device_number
 from .kept import CachedCall, are_plain, array_form, keep_call, kept_call, log, tensor_form
 from .problem import Problem
-from .steps import EXPERIMENTS, Step, step
+from .steps import EXPERIMENTS, Step, launched, step
 
 METHODS: dict[str, tuple[int, ...]] = {
     "naive": (1, 4),
@@ -49,6 +49,7 @@ METHODS: dict[str, tuple[int, ...]] = {
     "rows_split": (20,),
     "decode": (23,),
     "split_tf32x3": (29,),
+    "flash_fp16x3": (33,),
 }
 AUTO = "auto"  # the method that choose() names
 DEFAULT = "tiled"
@@ -101,6 +102,12 @@ def steps_of(method: str) -> tuple[Step, ...]:
         f"no method {method!r}{meant}; choose one of: {', '.join(METHODS)}, {AUTO}, or of the "
         f"experiments: {', '.join(row.entry for row in EXPERIMENTS)}"
     )
+
+
+def files_of(*methods: str) -> tuple[str, ...]:
+    """Return the kernel files of methods, without folder and ending, in the order of launches."""
+    steps = launched(step for method in methods for step in steps_of(method))
+    return tuple(dict.fromkeys(step.file for step in steps))
 
 
 def supports(method: str, option: str) -> bool:

@@ -62,6 +62,8 @@ class Problem:
         """Dtype of a buffer by its name in the kernels: scores, weights and lse are float32."""
         if buffer in COUNTERS:
             return np.dtype(np.uint32)
+        if buffer == "halves":
+            return DTYPES["float16"]
         return DTYPES[self.dtype if buffer in ("q", "k", "v", "out") else "float32"]
 
     def scalars(self) -> dict[str, int]:

@@ -4,7 +4,7 @@ A row says which file and entry point a step is, how it is launched and which bu
 and writes. What a step is about stands in its file's header and is read from there.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -19,7 +19,17 @@ from .headers import Header, chosen_constants, kernel_path, read_constants, read
 from .matrix_tiles import MATRIX_TILES, decode_bytes, decode_config, matrix_config, matrix_rows
 from .problem import LARGEST_D, MAX_GRID_YZ, ROW_KEYS, Device, Geometry, Problem, ceil_div, refuse
 from .tiles import flash_shared_bytes, joined_bytes, row_config, split_shared_bytes, tile_config
-from .warpgroup_tiles import wgmma_bytes, wgmma_config, wgmma_rows
+from .warpgroup_tiles import (
+    HALVES_COLUMNS,
+    HALVES_ELEMENTS,
+    HALVES_ROWS,
+    fp16x3_bytes,
+    fp16x3_config,
+    halves_config,
+    wgmma_bytes,
+    wgmma_config,
+    wgmma_rows,
+)
 
 __all__ = [
     "EXPERIMENTS",
@@ -60,6 +70,7 @@ class Step:
             a box, or the constant that says how many.
         flags: compiler options that the file needs.
         scratch: (geometry, problem) -> shapes of buffers that only the step uses, by name.
+        before: a step that is launched first, and writes what this one reads besides; or None.
         place: another file that is launched as this step's is: a broken kernel, a clean twin.
         text: what is compiled in place of the file; headers are those beside the file.
     """
@@ -77,6 +88,7 @@ class Step:
     maps: Mapping[str, int | str] = field(default_factory=dict, repr=False, hash=False)
     flags: tuple[str, ...] = ()
     scratch: ScratchRule | None = field(default=None, repr=False)
+    before: "Step | None" = field(default=None, repr=False)
     place: Path | None = None
     text: str | None = field(default=None, repr=False)
 
@@ -129,6 +141,11 @@ class Step:
             ValueError: an extent that the step or a grid can not hold, and which step can.
         """
         return _launch(self, self.taken(problem), tuple(options), device or Device(), self.edited)
+
+
+def launched(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Return steps and what is launched before each."""
+    return tuple(one for step in steps for one in (step.before, step) if one)
 
 
 @lru_cache(maxsize=512)
@@ -260,12 +277,32 @@ def _matrices(entry, problem, constants):
     return Geometry(entry, grid, (threads, 1, 1), shared_bytes)
 
 
-def _warpgroups(entry, problem, constants):
+def _warpgroups(shared_bytes: Callable[[Mapping[str, int]], int]) -> GeometryRule:
     """At most a block a multiprocessor: each takes tile after tile."""
+
+    def geometry(entry, problem, constants):
+        _refuse_wide_heads(entry, problem, constants)
+        tiles = problem.bh * ceil_div(problem.n, wgmma_rows(constants))
+        grid = (min(tiles, constants["BLOCKS"]), 1, 1)
+        threads = 128 * (constants["GROUPS"] + 1)
+        return Geometry(entry, grid, (threads, 1, 1), shared_bytes(constants))
+
+    return geometry
+
+
+def _split_keys(entry, problem, constants):
+    """A block a tile of K, and one a tile of V."""
     _refuse_wide_heads(entry, problem, constants)
-    tiles = problem.bh * ceil_div(problem.n, wgmma_rows(constants))
-    grid = (min(tiles, constants["BLOCKS"]), 1, 1)
-    return Geometry(entry, grid, (128 * (constants["GROUPS"] + 1), 1, 1), wgmma_bytes(constants))
+    tiles = ceil_div(problem.m * constants["D"], HALVES_ELEMENTS)
+    grid = (problem.bh // problem.heads * problem.kv_heads * tiles, 2, 1)
+    return Geometry(entry, grid, (constants["THREADS"], 1, 1))
+
+
+def _halves_scratch(geometry, problem):
+    """Tiles of K and V as halves."""
+    matrices = problem.bh // problem.heads * problem.kv_heads
+    rows = geometry.grid[0] // matrices * HALVES_ROWS
+    return {"halves": (2, matrices, rows, HALVES_COLUMNS)}
 
 
 def _decode(entry, problem, constants):
@@ -314,6 +351,17 @@ def _of_matrices(number, file, dtypes) -> Step:
     return _fused(number, file, _matrices, tune, dtypes=dtypes)
 
 
+SPLIT_HALVES = _step(
+    32,
+    "32_split_halves",
+    "halves = k, v",
+    "k v halves batch kv_heads m d",
+    "halves",
+    _split_keys,
+    tune=halves_config,
+    scratch=_halves_scratch,
+)
+
 LADDER = (
     _step(1, "01_scores_naive", "s = q k^T", _SCORES, "s", _tiles("m")),
     _step(2, "02_scores_tiled", "s = q k^T", _SCORES, "s", _tiles("m")),
@@ -345,7 +393,7 @@ LADDER = (
         FUSED,
         "q k v out lse bh heads kv_heads n m scale causal",
         "out",
-        _warpgroups,
+        _warpgroups(wgmma_bytes),
         tune=wgmma_config,
         dtypes=HALVES,
         maps={"q": 64, "k": "BC", "v": "BC", "out": 64},
@@ -366,6 +414,18 @@ LADDER = (
         scratch=_decode_scratch,
     ),
     _tiled(29, "29_split_tf32x3", _flash),
+    _step(
+        33,
+        "33_flash_fp16x3",
+        FUSED,
+        "q halves out lse bh heads kv_heads n m d scale causal",
+        "out",
+        _warpgroups(fp16x3_bytes),
+        tune=fp16x3_config,
+        maps={"halves": HALVES_ROWS},
+        flags=("-arch=sm_90a",),
+        before=SPLIT_HALVES,
+    ),
 )
 
 # Attempts that did not pay or did not launch, done right: they run, so they can be measured.

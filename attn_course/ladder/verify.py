@@ -274,7 +274,7 @@ def warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
         tiny = call_steps(
             [launch.step], arrays, 1.0, problem=problem, backend=call.backend, options=chosen
         )
-        if tiny.launches[0].geometry.entry == launch.geometry.entry:  # large problems may differ
+        if tiny.launches[-1].geometry.entry == launch.geometry.entry:  # large problems may differ
             tiny.run()
 
 

@@ -1,4 +1,4 @@
-"""Which constants suit a problem: the tiles of 18, and the order in which blocks take them.
+"""Which constants suit a problem: the tiles of 18 and 33, and the order in which blocks take them.
 
 A block stays on its multiprocessor and takes a tile of rows in each round. With equal tiles a
 third warpgroup pays; it makes tiles of 192 rows, of which fewer fit a number of blocks evenly.
@@ -29,6 +29,13 @@ MOST_ROWS = 1 << 22  # of the heads that say how even an order is; one head at l
 # also from so many queries a multiprocessor on.
 FEWEST_KEYS = {64: float("inf"), 128: 192, 192: 64, LARGEST_D: 64}
 MANY_QUERIES = 240
+HALVES_ROWS, HALVES_COLUMNS = 136, 128  # of halves, which hold a tile of K or V of 32 and 33
+HALVES_ELEMENTS = 64 * 128  # keys times columns of such a tile
+HALVES_D = (32, 128)  # above and up to which head dims 33 was the fastest
+# Where: full blocks a multiprocessor, and keys from which on; half of a causal mask's count where
+# blocks are many, for where they are few the longest one says how long it takes.
+HALVES_MANY, HALVES_SEEN = 0.9, 192
+HALVES_FEW, HALVES_KEYS = 0.45, 384
 
 
 def wgmma_rows(c: Constants) -> int:
@@ -40,6 +47,12 @@ def wgmma_bytes(c: Constants) -> int:
     """Dynamic shared memory of a block in bytes: tiles of Q, two of K and of V; mbarriers."""
     q_tiles = c["GROUPS"] + 1 if c["D"] > 192 else 2 * c["GROUPS"]
     return 2 * c["D"] * (64 * q_tiles + 4 * c["BC"]) + 16 * q_tiles + 64
+
+
+def fp16x3_bytes(c: Constants) -> int:
+    """The same of 33: tiles of K and of V and their mbarriers; big and small parts of Q."""
+    tiles = 2 * c["STAGES"] * (2 * HALVES_ROWS * HALVES_COLUMNS + 16)
+    return tiles + 4 * wgmma_rows(c) * c["D"]
 
 
 def longest_block(c: Constants, problem: Problem) -> float:
@@ -66,6 +79,16 @@ def group_bytes(c: Constants, problem: Problem) -> int:
     return ceil_div(queries * problem.kv_heads, problem.heads) * 4 * problem.m * problem.d
 
 
+def _check_wgmma(method: str, device: Device, other: str) -> None:
+    """Refuse a device without wgmma. Raises ValueError: names the other method."""
+    if device.capability != CAPABILITY:
+        major, minor = device.capability
+        raise InputError(
+            f"{method} needs the wgmma instructions of compute capability 9.0, {device.name} "
+            f"has {major}.{minor}; use method {other}"
+        )
+
+
 @lru_cache(maxsize=512)
 def wgmma_config(problem: Problem, device: Device) -> Constants:
     """Return the constants of 18 for a problem.
@@ -73,12 +96,7 @@ def wgmma_config(problem: Problem, device: Device) -> Constants:
     Raises:
         ValueError: a device without wgmma, or rows that the copy engine does not take.
     """
-    if device.capability != CAPABILITY:
-        major, minor = device.capability
-        raise InputError(
-            f"flash_wgmma needs the wgmma instructions of compute capability 9.0, {device.name} "
-            f"has {major}.{minor}; use method flash_mma"
-        )
+    _check_wgmma("flash_wgmma", device, "flash_mma")
     if problem.d % 8:
         raise InputError(
             f"flash_wgmma: rows of {problem.d} elements of 16 bits are {2 * problem.d} bytes, and "
@@ -99,6 +117,35 @@ def wgmma_config(problem: Problem, device: Device) -> Constants:
         return longest_block(c, problem) * (1.0 if held else FROM_DRAM)
 
     return min(choices, key=work)
+
+
+def halves_config(problem: Problem, device: Device) -> Constants:
+    """Return the constants of 32 for a problem."""
+    return {"D": 64 if problem.d <= 64 else HALVES_COLUMNS}
+
+
+@lru_cache(maxsize=512)
+def fp16x3_config(problem: Problem, device: Device) -> Constants:
+    """Return the constants of 33 for a problem. Raises ValueError: a device without wgmma."""
+    _check_wgmma("flash_fp16x3", device, "flash_tf32x3")
+    shape = halves_config(problem, device) | {"GROUPS": 2, "BLOCKS": device.sm_count}
+    keys = {"BC": HALVES_ELEMENTS // shape["D"]}
+    orders = [shape | {"HEADS": heads} for heads in (GROUPS_OF_HEADS if problem.causal else (1,))]
+    return min(orders, key=lambda c: longest_block(c | keys, problem))
+
+
+def fp16x3_pays(problem: Problem, device: Device) -> bool:
+    """Whether 33 takes a problem on a device, and was the fastest there."""
+    above, up_to = HALVES_D
+    if device.capability != CAPABILITY or problem.biased or not above < problem.d <= up_to:
+        return False
+    c = fp16x3_config(problem, device)
+    if fp16x3_bytes(c | {"STAGES": 2}) > device.shared_bytes:
+        return False
+    full = problem.bh * problem.n / wgmma_rows(c) / device.sm_count
+    seen = problem.m // 2 if problem.causal else problem.m
+    many = full >= HALVES_MANY and seen >= HALVES_SEEN
+    return many or (full >= HALVES_FEW and problem.m >= HALVES_KEYS)
 
 
 def wgmma_pays(problem: Problem, device: Device) -> bool:

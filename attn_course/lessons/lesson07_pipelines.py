@@ -6,7 +6,7 @@ from functools import partial
 
 from kernelscope.contest import ClockWatch, require_gpu
 
-from attn_course.ladder.methods import AUTO, METHODS, steps_of
+from attn_course.ladder.methods import AUTO, METHODS, files_of
 from attn_course.ladder.steps import Problem
 from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import Shape, run_benchmark, time_parts
@@ -55,7 +55,7 @@ def record(quick: bool = False, iterations: int = 40) -> dict:
         rows = [measure_shape(shape, iterations) for shape in shapes]
     return records.new_record(
         KIND,
-        {row.file for name in METHODS for row in steps_of(name)},
+        set(files_of(*METHODS)),
         torch=candidates.torch_version(),
         iterations=iterations,
         clocks=watch.record(),

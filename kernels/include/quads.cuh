@@ -1,7 +1,7 @@
 // Idea:          Four neighbouring columns of a row as one float4: a 16-byte access where rows are
 //                aligned, else those of the four that the row has.
-// Used by:       17_bias_gelu.cu, 22_heads.cu, 26_layernorm_backward.cu,
-//                27_bias_gelu_backward.cu, include/row_columns.cuh
+// Used by:       17_bias_gelu.cu, 22_heads.cu, 26_layernorm_backward.cu, 27_bias_gelu_backward.cu,
+//                include/fp16x3.cuh, include/row_columns.cuh
 // Explained in:  12_layernorm_mlp_block
 #pragma once
 

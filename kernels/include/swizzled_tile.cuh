@@ -1,6 +1,6 @@
 // Idea:          A tile in shared memory without pad: the 16-byte chunks of a row are ordered by
 //                the row's number, so that one chunk of 8 rows takes all banks.
-// Used by:       14_flash_mma.cu, 15_flash_tf32x3.cu, 29_split_tf32x3.cu,
+// Used by:       14_flash_mma.cu, 15_flash_tf32x3.cu, 29_split_tf32x3.cu, include/fp16x3.cuh,
 //                include/fragment_gradients.cuh, include/fragment_products.cuh,
 //                include/fragment_weights.cuh, include/tf32x3.cuh, include/warp_keys.cuh
 // Explained in:  11_tensor_cores

@@ -1,6 +1,7 @@
 // Idea:          One thread orders a whole box of a tensor; the copy engine computes the addresses,
 //                swizzles, fills with zeros past the edges, and counts the bytes at an mbarrier.
-// Used by:       18_flash_wgmma.cu, include/tile_sums.cuh, include/warp_keys.cuh
+// Used by:       18_flash_wgmma.cu, 33_flash_fp16x3.cu, include/tile_sums.cuh,
+//                include/warp_keys.cuh
 // Explained in:  16_hopper
 #pragma once
 

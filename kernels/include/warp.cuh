@@ -2,7 +2,7 @@
 //                memory, no barrier. 05, 08 and 09 spell the butterfly over a whole warp out: it is
 //                the idea of 05, and a stepper shows the lines of a kernel's own file.
 // Used by:       10_flash_rows.cu, 21_backward_rows.cu, 26_layernorm_backward.cu,
-//                include/online_softmax.cuh, include/row_columns.cuh
+//                include/fp16x3.cuh, include/online_softmax.cuh, include/row_columns.cuh
 // Explained in:  06_softmax_and_reductions
 #pragma once
 

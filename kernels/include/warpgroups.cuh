@@ -1,6 +1,6 @@
 // Idea:          A block that stays on its multiprocessor, tile after tile, and whose warpgroups,
 //                four warps each, do different work: they share out registers, and take turns.
-// Used by:       18_flash_wgmma.cu, 25_backward_wgmma.cu
+// Used by:       18_flash_wgmma.cu, 25_backward_wgmma.cu, 33_flash_fp16x3.cu
 // Explained in:  16_hopper
 #pragma once
 

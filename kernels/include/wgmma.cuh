@@ -1,7 +1,7 @@
 // Idea:          Four warps together multiply 64 rows: operands come from tiles in shared memory
 //                that a descriptor describes, or from registers; the result stays in registers, and
 //                the threads go on while the tensor cores work.
-// Used by:       18_flash_wgmma.cu, include/tile_products.cuh
+// Used by:       18_flash_wgmma.cu, include/half_products.cuh, include/tile_products.cuh
 // Explained in:  16_hopper
 #pragma once
 

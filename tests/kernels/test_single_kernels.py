@@ -51,7 +51,7 @@ MARGIN = 36  # floats before and after an output; a multiple of 4, so that float
 SINGLE = [
     method
     for method in METHODS
-    if supports(method, "causal") and method not in MATRIX_TILES and "float32" in dtypes_of(method)
+    if supports(method, "bias") and method not in MATRIX_TILES and "float32" in dtypes_of(method)
 ]
 EXPERIMENT_NAMES = [row.entry for row in EXPERIMENTS]
 GPUS = [
@@ -425,10 +425,13 @@ def test_auto_picks_by_head_dim_and_device():
         assert launch.shared_bytes <= gpu.shared_bytes
     large = Problem(64, 2048, 2048, 64)
     found, reason = choose(large, hopper)
+    assert found == "flash_fp16x3" and "three products" in reason and "sm_90" in reason
+    found, reason = choose(replace(large, d=32), hopper)
     assert found == "flash_tf32x3" and "1024 blocks" in reason and "132 SMs" in reason
     assert choose(replace(large, d=200), hopper)[0] == "flash_async"  # no clusters are needed
-    assert choose(replace(large, bh=7), hopper)[0] == "split_tf32x3"  # 112 blocks of 128 rows
-    assert choose(replace(large, bh=8), hopper)[0] == "flash_tf32x3"  # 128 of them
+    small = replace(large, d=32)
+    assert choose(replace(small, bh=7), hopper)[0] == "split_tf32x3"  # 112 blocks of 128 rows
+    assert choose(replace(small, bh=8), hopper)[0] == "flash_tf32x3"  # 128 of them
     assert choose(replace(large, n=8, bh=8), hopper)[0] == "flash_split"
     assert choose(large, turing)[0] == "flash_fp32"
 

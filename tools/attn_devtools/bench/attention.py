@@ -9,7 +9,7 @@ from kernelscope.contest import Contest
 from kernelscope.errors import InputError, did_you_mean
 
 from attn_course import reference
-from attn_course.ladder.methods import AUTO, METHODS, dtypes_of, pick, steps_of
+from attn_course.ladder.methods import AUTO, METHODS, dtypes_of, files_of, pick
 from attn_course.ladder.steps import Problem
 from attn_course.lessons.lesson05_timing import REPORT_SHAPES as BLOCK_SHAPES
 from attn_course.measure import candidates
@@ -115,7 +115,7 @@ class AttentionSuite(Suite):
         """
         taken = {row.get("auto_picks") for row in rows} or {*self._able()}
         methods = {*names, *(taken if AUTO in names else ())} & set(METHODS)
-        found = {step.file for name in methods for step in steps_of(name)}
+        found = set(files_of(*methods))
         if any(row.pipelines for row in self.rows):
             found |= {part.row.file for parts in PIPELINES.values() for part in parts}
         return sorted(found)

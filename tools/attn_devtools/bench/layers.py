@@ -7,14 +7,13 @@ PyTorch with full float32 products, eager and compiled, all as CUDA graphs in tu
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 
 import numpy as np
 from kernelscope import array_module
 from kernelscope.errors import InputError
 
 from attn_course import reference
-from attn_course.ladder.methods import METHODS, dtypes_of, steps_of
+from attn_course.ladder.methods import METHODS, dtypes_of, files_of
 from attn_course.layers import (
     FORWARD,
     LayerPlan,
@@ -339,7 +338,7 @@ LAYER_SUITES = {
                 LayerRow((1, 56, 56, 96), 384, 3, side=14, blocks=2),
             ),
             lambda row: _swin_problem(row) if row.side else _block_problem(row),
-            tuple({step.file for step in (*FORWARD, *chain.from_iterable(map(steps_of, EXACT)))}),
+            tuple({*(step.file for step in FORWARD), *files_of(*EXACT)}),
         ),
     )
 }

@@ -15,7 +15,7 @@ from kernelscope import gpu_count
 from kernelscope.contest import Contest, Replay, TimingError, contest
 from kernelscope.errors import InputError, did_you_mean
 
-from attn_course.ladder.methods import pick, steps_of
+from attn_course.ladder.methods import files_of, pick
 from attn_course.ladder.problem import Problem
 from attn_course.measure import candidates
 from attn_course.measure.benchmarks import BenchmarkResult, Shape, shape_label, turns_for
@@ -137,7 +137,7 @@ class ParallelSuite(Suite):
     def files(self, names: Sequence[str], rows: Sequence[dict] = ()) -> list[str]:
         """Return the kernel files of attention and of the join."""
         methods = {pick("auto", problem_of(row), "gpu") for row in self.rows}
-        return sorted({one.file for name in methods for one in steps_of(name)} | {"31_join_parts"})
+        return sorted({*files_of(*methods), "31_join_parts"})
 
     def run(self, chosen: Iterable[str] | None = None, **how) -> dict:
         """Run the suite with a team of processes for each library; return its record.

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from attn_course.ladder.methods import METHODS, steps_of
+from attn_course.ladder.methods import METHODS, files_of
 from attn_course.ladder.problem import Problem
 from attn_course.measure import records
 from attn_course.measure.hardware.devices import peak_of
@@ -85,7 +85,7 @@ def _methods(row: Mapping) -> Points:
 
 def _numbered(method: str) -> str:
     """tiled -> '02, 05, 06 tiled'."""
-    return f"{', '.join(step.file[:2] for step in steps_of(method))} {method}"
+    return f"{', '.join(file[:2] for file in files_of(method))} {method}"
 
 
 def _layer_norm(row: Mapping) -> Points:
