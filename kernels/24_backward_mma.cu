@@ -5,12 +5,12 @@
 // Changes from:  14_flash_mma.cu
 // Shapes:        q, out, dout, dq (batch*heads, n, d); k, v, dk, dv (batch*kv_heads, m, d);
 //                row-major bfloat16 or half; lse float32 (batch*heads, n); tiles = ceil(n/BR);
-//                row_ends float32 (batch*heads, tiles, 2, BR), dq_sum (batch*heads, tiles*BR, D);
-//                turns uint32 (1 + batch*heads*tiles*PAIRS), read where DETERMINISTIC
-// Launch:        begin_backward: grid (ceil(batch*heads*tiles*BR/8)), block (256); backward_mma:
-//                grid (batch*kv_heads*ceil(m/BC)), block (64*PAIRS), dynamic shared
+//                row_ends float32 (batch*heads, tiles, 2, BR), dq_sum (batch*heads, tiles*BR/16,
+//                D/8, 32, 4); turns uint32 (1 + batch*heads*tiles*PAIRS), read where DETERMINISTIC
+// Launch:        begin_backward: grid (ceil(batch*heads*tiles*BR/(D > 64 ? 8 : 16))), block (256);
+//                backward_mma: grid (batch*kv_heads*ceil(m/BC)), block (64*PAIRS), dynamic shared
 //                2*BC*ROW_BYTES + BR*(4*ROW_BYTES + 8*BC + 16) bytes, BC = 16*KEY_TILES*PAIRS;
-//                end_backward: grid (ceil(batch*heads*n/8)), block (256)
+//                end_backward: grid (ceil(batch*heads*n/(D > 64 ? 8 : 16))), block (256)
 // Needs:         sm_80; d <= D; D a multiple of 16; BR 64 or 128; BFLOAT16 1, or 0 for half; heads
 //                a multiple of kv_heads; turns zeros, as it leaves them
 // Expect:        tensor cores and reads of shared memory take nearly the same time; dq is summed as
@@ -60,25 +60,25 @@ extern "C" __global__ void __launch_bounds__(256) begin_backward(
     const Element* __restrict__ out, const Element* __restrict__ dout,  // (batch*heads, n, d)
     const float* __restrict__ lse,  // (batch*heads, n)
     float* __restrict__ row_ends,   // (batch*heads, tiles, 2, BR): lse in powers of two, delta
-    float* __restrict__ dq_sum,     // (batch*heads, tiles*BR, D), zeros after it
+    float* __restrict__ dq_sum,     // (batch*heads, tiles*BR/16, D/8, 32, 4), zeros after it
     int rows, int n, int d)         // rows: batch*heads*n
 {
     begin_row<BR, D>(out, dout, lse, row_ends, dq_sum, rows / n, n, d);
 }
 
 extern "C" __global__ void __launch_bounds__(256) end_backward(
-    const float* __restrict__ dq_sum,  // (batch*heads, tiles*BR, D)
+    const float* __restrict__ dq_sum,  // (batch*heads, tiles*BR/16, D/8, 32, 4)
     Element* __restrict__ dq,          // (batch*heads, n, d)
     int rows, int n, int d, float scale)
 {
-    end_row<BR, D>(dq, dq_sum, rows / n, n, d, scale);
+    end_row<BR, D, Order::FRAGMENTS>(dq, dq_sum, rows / n, n, d, scale);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
     const Element* __restrict__ q, const Element* __restrict__ dout,  // (batch*heads, n, d)
     const Element* __restrict__ k, const Element* __restrict__ v,     // (batch*kv_heads, m, d)
     const float* __restrict__ row_ends,                  // (batch*heads, tiles, 2, BR)
-    float* __restrict__ dq_sum,                          // (batch*heads, tiles*BR, D)
+    float* __restrict__ dq_sum,                          // (batch*heads, tiles*BR/16, D/8, 32, 4)
     Element* __restrict__ dk, Element* __restrict__ dv,  // (batch*kv_heads, m, d)
     unsigned* __restrict__ turns,                        // (1 + batch*heads*tiles*PAIRS), zeros
     int heads, int kv_heads, int n, int m, int d, float scale, int causal)
@@ -149,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_mma(
             const int seen = causal ? min(m, row0 + BR + m - n) : m;  // keys
             wait_for_turn(turns + 1 + tile * PAIRS + pair, (seen - 1) / BC - key_tile);
         }
-        add_rows<D, COLUMNS>(dq_sum + ((long long)tile * BR + 32 * part) * D, dq, column);
+        add_fragments<D, COLUMNS>(dq_sum + ((long long)tile * BR + 32 * part) * D, dq, column);
     };
 
     // The heads with these keys. dq of a tile of queries is added a step after its own.

@@ -6,11 +6,11 @@
 //                row-major bfloat16 or half; lse float32 (batch*heads, n); tiles = ceil(n/BR);
 //                row_ends float32 (batch*heads, tiles, 2, BR), dq_sum (batch*heads, tiles*BR, D);
 //                turns uint32 (batch*heads, tiles, 2), read where DETERMINISTIC
-// Launch:        begin_backward: grid (ceil(batch*heads*tiles*BR/8)), block (256); then
+// Launch:        begin_backward: grid (ceil(batch*heads*tiles*BR/(D > 64 ? 8 : 16))), block (256);
 //                backward_wgmma: grid (min(BLOCKS, batch*kv_heads*ceil(m/128))), block (384),
 //                dynamic shared 512*D + 4*BR*(3*D + 132) + 1024 bytes, and 4*BR*D more where
 //                DETERMINISTIC; then
-//                end_backward: grid (ceil(batch*heads*n/8)), block (256)
+//                end_backward: grid (ceil(batch*heads*n/(D > 64 ? 8 : 16))), block (256)
 // Needs:         sm_90a; d <= D, a multiple of 8; D 128 and BR 64, or D 64 and BR 128;
 //                BFLOAT16 1, or 0 for half; heads a multiple of kv_heads; turns zeros, as it
 //                leaves them
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(256) end_backward(
     Element* __restrict__ dq,          // (batch*heads, n, d)
     int rows, int n, int d, float scale)
 {
-    end_row<BR, D>(dq, dq_sum, rows / n, n, d, scale);
+    end_row<BR, D, Order::ROWS>(dq, dq_sum, rows / n, n, d, scale);
 }
 
 extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) backward_wgmma(

@@ -6,11 +6,11 @@
 //                (batch*heads, n); row-major float32; tiles = ceil(n/BR);
 //                row_ends float32 (batch*heads, tiles, 2, BR), dq_sum (batch*heads, tiles*BR, D);
 //                turns uint32 (1 + batch*heads*tiles*PARTS), read where DETERMINISTIC
-// Launch:        begin_backward: grid (ceil(batch*heads*tiles*BR/8)), block (256);
+// Launch:        begin_backward: grid (ceil(batch*heads*tiles*BR/(D > 64 ? 8 : 16))), block (256);
 //                backward_tf32x3: grid (batch*kv_heads*ceil(m/BC)), RESIDENT a multiprocessor,
 //                block (32*WARPS), dynamic shared 8*D*BC + BR*(8*D + 4*BC + 8) bytes, BC =
 //                16*WARPS;
-//                end_backward: grid (ceil(batch*heads*n/8)), block (256)
+//                end_backward: grid (ceil(batch*heads*n/(D > 64 ? 8 : 16))), block (256)
 // Needs:         sm_80; d <= D; D a multiple of 32, at most 128; BR of 32; at least D/4 threads;
 //                heads a multiple of kv_heads; turns zeros, as it leaves them
 // Expect:        the error of 21 in less time; dq is summed as blocks come or, where DETERMINISTIC,
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(256) end_backward(
     float* __restrict__ dq,            // (batch*heads, n, d)
     int rows, int n, int d, float scale)
 {
-    end_row<BR, D>(dq, dq_sum, rows / n, n, d, scale);
+    end_row<BR, D, Order::ROWS>(dq, dq_sum, rows / n, n, d, scale);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward_tf32x3(

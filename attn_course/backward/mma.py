@@ -9,7 +9,6 @@ from attn_course.ladder.problem import LARGEST_D, Device, Geometry, Problem, cei
 from attn_course.ladder.steps import Step
 from attn_course.reference.dtypes import HALVES
 
-ROWS_A_BLOCK = 8  # of the kernels before and after the products: a warp each
 RELATIVE = 2**-6  # of dq where keys are alike: delta, subtracted from dp, is of a rounded out
 
 
@@ -27,14 +26,22 @@ def mma_bytes(c: Mapping[str, int]) -> int:
 # From much reuse of Q to many blocks and little shared memory.
 TILES = MatrixTiles(
     ("KEY_TILES", "PAIRS", "BR"),
-    {128: ((2, 4, 64), (2, 2, 64), (1, 2, 64)), 256: ((1, 4, 64), (1, 1, 64))},
+    {
+        64: ((2, 4, 128), (2, 4, 64), (2, 2, 64), (1, 2, 64)),
+        128: ((2, 4, 64), (2, 2, 64), (1, 2, 64)),
+        256: ((1, 4, 64), (1, 1, 64)),
+    },
     16,
     mma_bytes,
 )
 
 
 def _fitting(problem: Problem, device: Device) -> list[Constants]:
-    return [c for c in TILES.of(problem.d) if mma_bytes(c) <= device.shared_bytes]
+    return [
+        c
+        for c in TILES.of(problem.d)
+        if mma_bytes(c) <= device.shared_bytes and c["BR"] < problem.n + 64  # 64 queries of it idle
+    ]
 
 
 def _key_blocks(c: Mapping[str, int], problem: Problem) -> int:
@@ -66,9 +73,13 @@ def _tiles(problem: Problem, c: Mapping[str, int]) -> int:
     return problem.bh * ceil_div(problem.n, c["BR"])
 
 
+def _row_by_row(entry, rows, c):
+    """Before and after the products: a warp a row, or half of one where that has all columns."""
+    return Geometry(entry, (ceil_div(rows, 8 if c["D"] > 64 else 16), 1, 1), (256, 1, 1))
+
+
 def _begin(entry, problem, c):
-    rows = _tiles(problem, c) * c["BR"]
-    return Geometry(entry, (ceil_div(rows, ROWS_A_BLOCK), 1, 1), (32 * ROWS_A_BLOCK, 1, 1))
+    return _row_by_row(entry, _tiles(problem, c) * c["BR"], c)
 
 
 def _products(entry, problem, c):
@@ -77,8 +88,7 @@ def _products(entry, problem, c):
 
 
 def _end(entry, problem, c):
-    rows = problem.bh * problem.n
-    return Geometry(entry, (ceil_div(rows, ROWS_A_BLOCK), 1, 1), (32 * ROWS_A_BLOCK, 1, 1))
+    return _row_by_row(entry, problem.bh * problem.n, c)
 
 
 def _scratch(geometry, problem):
@@ -86,7 +96,7 @@ def _scratch(geometry, problem):
     tiles, turns = _tiles(problem, c), c["PAIRS"] * c.get("DETERMINISTIC", 0)
     return {
         "row_ends": (tiles, 2, c["BR"]),
-        "dq_sum": (tiles, c["BR"], c["D"]),
+        "dq_sum": (tiles * c["BR"] // 16, c["D"] // 8, 32, 4),
         "turns": (1 + tiles * turns,),
     }
 

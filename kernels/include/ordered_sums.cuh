@@ -4,17 +4,6 @@
 // Explained in:  11_tensor_cores
 #pragma once
 
-// Adds to two sums, 8-byte aligned.
-__device__ __forceinline__ void add2(float* to, float x, float y)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
-#else
-    atomicAdd(to, x);
-    atomicAdd(to + 1, y);
-#endif
-}
-
 // Adds to four sums, 16-byte aligned.
 __device__ __forceinline__ void add4(float* to, float4 x)
 {
@@ -29,22 +18,22 @@ __device__ __forceinline__ void add4(float* to, float4 x)
 #endif
 }
 
-// Adds a warp's fragments of 16*tiles rows to sums of `width` columns: of every `step`-th 16 of
-// them, from the 16 of number `first` on.
+// Adds a warp's fragments of 16*tiles rows to sums in the order of fragments: a lane's four of 16
+// rows and 8 columns side by side, so that a warp adds to 512 bytes at once. Of `width` columns it
+// has every `step`-th 16, from the 16 of number `first` on.
 template <int width, int step, int tiles, int cols>
-__device__ __forceinline__ void add_rows(float* to,  // (16*tiles, width)
-                                         const float (&x)[tiles][cols][4], int first)
+__device__ __forceinline__ void add_fragments(float* to,  // (tiles, width/8, 32, 4)
+                                              const float (&x)[tiles][cols][4], int first)
 {
-    const int lane = threadIdx.x % 32;
-    to += lane / 4 * width + lane % 4 * 2;
+    to += (first * 64 + threadIdx.x % 32) * 4;
 #pragma unroll
     for (int c = 0; c < cols; ++c) {
-        const int column = first + c / 2 * step;
-        if (width / 16 % step && column >= width / 16) break;  // there are none left
+        if (width / 16 % step && first + c / 2 * step >= width / 16) break;  // there are none left
 #pragma unroll
-        for (int i = 0; i < 2 * tiles; ++i) {
-            add2(to + 8 * i * width + 16 * column + c % 2 * 8, x[i / 2][c][i % 2 * 2],
-                 x[i / 2][c][i % 2 * 2 + 1]);
+        for (int i = 0; i < tiles; ++i) {
+            const float(&x4)[4] = x[i][c];
+            add4(to + i * 16 * width + (c / 2 * step * 2 + c % 2) * 128,
+                 make_float4(x4[0], x4[1], x4[2], x4[3]));
         }
     }
 }

@@ -15,6 +15,7 @@ from attn_course.backward.mma import MMA_STEPS, TILES, mma_bytes, mma_config, su
 from attn_course.backward.verify import backward_call
 from attn_course.clinic.edits import edited
 from attn_course.ladder import Device, Problem
+from attn_course.ladder.choose import simulating
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.methods import UnsupportedOption
 from attn_devtools.agreement import assert_agrees
@@ -51,19 +52,20 @@ def test_gradients(dtype, shape, m, kv_heads, how):
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
-    in_turns(crossed([(2, 4, 64), (2, 2, 64), (3, 1, 64), (1, 2, 128)], [False, True]), 2),
+    in_turns(crossed([(2, 4, 64), (2, 2, 64), (3, 1, 64), (2, 4, 128)], [False, True]), 2),
     ids=str,
 )
 def test_every_tile_in_any_order_and_a_fixed_one(tile, fixed):
-    """Two tiles of queries, two of keys or three; heads that share keys follow each other."""
+    """Two tiles of queries, two of keys or three; heads that share keys follow each other.
+
+    On the simulator with the code for an H200, which adds four sums at once.
+    """
     options = [f"-D{x}={y}" for x, y in zip(TILES.names, tile, strict=True)]
     keys, queries = 16 * tile[0] * tile[1], tile[2]
-    run(
-        inputs(shape=(1, 2, queries + 22, 48), m=min(2 * keys + 19, 170), kv_heads=1, causal=True),
-        causal=True,
-        deterministic=fixed,
-        options=options,
-    )
+    shape, m = (1, 2, queries + 22, 48), min(2 * keys + 19, 170)
+    arrays = inputs(shape=shape, m=m, kv_heads=1, causal=True)
+    with simulating(H200):
+        run(arrays, causal=True, deterministic=fixed, options=options)
 
 
 @pytest.mark.turns(6)
@@ -132,7 +134,7 @@ def test_a_fixed_order_waits_for_who_is_late(warps, monkeypatch):
     assert (unordered != first).any()
 
 
-ADDS = "add_rows<D, COLUMNS>(dq_sum"
+ADDS = "add_fragments<D, COLUMNS>(dq_sum"
 NO_WAIT = ("wait_for_turn(turns + 1 + tile", "if (false) wait_for_turn(turns + 1 + tile")
 
 
@@ -145,6 +147,17 @@ def sums_of_dq(arrays, edits, monkeypatch):
     call, _ = backward_call("backward_mma", arrays, "simulator", options=options)
     call.run()
     return call.arrays["dq_sum"].view(np.uint32).copy()
+
+
+def test_the_order_of_the_sums_of_dq():
+    """As Shapes has them: 16 rows, of 8 columns each, as the lanes of a warp hold a fragment."""
+    call, oracle = backward_call("backward_mma", inputs(HALF, (1, 2, 70, 48), 30))
+    call.run()
+    sums = asnumpy(call.arrays["dq_sum"]).reshape(2, 8, 6, 8, 4, 2, 2)
+    # head, 16 rows, 8 columns, row of 8, 2 columns, 8 rows of 16, column of 2
+    rows = sums.transpose(0, 1, 5, 3, 2, 4, 6).reshape(2, 128, 48)
+    assert_agrees(rows[:, :70] / 48**0.5, oracle.expected["dq"][0], name="dq", relative=5e-4)
+    assert not rows[:, 70:].any()
 
 
 @pytest.mark.turns(5)
@@ -181,18 +194,22 @@ def test_the_sanitizer_is_silent(options):
 
 @pytest.mark.turns(7)
 @pytest.mark.system
-def test_counts():
-    """Five products, a read of shared memory by ldmatrix for 2 or 4 of them, and no conflicts."""
+@pytest.mark.parametrize(("device", "sums"), in_turns([(A100, 1), (H200, 4)], 2), ids=str)
+def test_counts(device, sums):
+    """Five products, a read of shared memory by ldmatrix for 2 or 4 of them, and no conflicts.
+
+    sums: of dq that an instruction adds for a lane.
+    """
     arrays = inputs(shape=(1, 1, 128, 64), m=128)
-    call, _ = backward_call("backward_mma", arrays, "simulator", options=FORCED)
-    call.launches[0].run(call.arrays)
-    with observe(Counters()) as seen:
-        call.launches[1].run(call.arrays)
+    with simulating(device):
+        call, _ = backward_call("backward_mma", arrays, "simulator", options=FORCED)
+        call.launches[0].run(call.arrays)
+        with observe(Counters()) as seen:
+            call.launches[1].run(call.arrays)
     totals = seen.totals
     assert totals["tensor_instructions"] == 5 * 128 * 128 * 64 // (16 * 8 * 16)
     assert not totals["shared_load_conflicts"] and not totals["shared_store_conflicts"]
-    adds = 2 * 128 * 64 // 32  # of two blocks; on sm_80 a sum an instruction
-    assert totals["global_atomic_requests"] == adds
+    assert totals["global_atomic_requests"] == 2 * 128 * 64 // 32 // sums  # of two blocks
 
 
 # -- which tile, which method ----------------------------------------------------------------------
@@ -202,6 +219,10 @@ def test_tiles_fit_devices():
     for device, tile in expected.items():
         c = mma_config(many, device)
         assert (c["KEY_TILES"], c["PAIRS"]) == tile and mma_bytes(c) <= device.shared_bytes
+        half = mma_config(replace(many, d=64), device)
+        assert half["BR"] == (128 if device is H200 else 64)
+        assert mma_bytes(half) <= device.shared_bytes
+        assert mma_config(replace(many, n=64, d=64), device)["BR"] == 64
     few = Problem(4, 1024, 1024, 64, 4, 4, dtype="float16")
     assert mma_config(few, H200) == {
         "BFLOAT16": 0,
