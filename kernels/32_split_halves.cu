@@ -37,8 +37,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_halves(
     const int lane = threadIdx.x % LANES;
     const int key0 = blockIdx.x % tiles * BC + first;
     const int columns = d - 4 * lane;
-    const float* from = (of_v ? v : k) + ((long long)(blockIdx.x / tiles) * m + key0) * d + 4 * lane;
-    const bool vector = rows_aligned(of_v ? v : k, d) && columns > 0;
+    const float* from = of_v ? v : k;
+    const bool vector = rows_aligned(from, d) && columns > 0;
+    from += ((long long)(blockIdx.x / tiles) * m + key0) * d + 4 * lane;
 
     float4 x[COUNT];
 #pragma unroll

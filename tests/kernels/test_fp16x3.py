@@ -8,7 +8,7 @@ import pytest
 from kernelscope import RawModule
 from kernelscope.compile import with_headers
 
-from attn_course import Counters, attention, clinic, observe, reference
+from attn_course import Counters, Sanitizer, attention, clinic, observe, reference
 from attn_course.clinic import Case
 from attn_course.ladder.call import run_steps
 from attn_course.ladder.choose import choose
@@ -223,6 +223,14 @@ def test_counts():
     assert seen.totals["tensor_instructions"] == 3 * warps * products
     assert seen.totals["bulk_load_bytes"] == 2 * tiles * 136 * 128 * 2  # K and V
     assert seen.totals["shared_store_conflicts"] == 0
+
+
+@pytest.mark.parametrize("d", [40, 128])
+def test_the_sanitizer_finds_nothing_in_the_split(d):
+    _, k, v = (x.reshape(-1, *x.shape[2:]) for x in inputs(1, 2, 2, 1, 70, d))
+    with observe(Sanitizer(("halves",))) as watch:
+        run_steps([SPLIT_HALVES], {"k": k, "v": v}, 1.0, problem=Problem(2, 1, 70, d, 2, 2))
+    assert watch.findings == []
 
 
 @pytest.mark.turns(5)

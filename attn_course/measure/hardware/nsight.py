@@ -5,8 +5,10 @@ Hardware counters are not open to everyone on a rented GPU, so profiles are kept
 """
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,7 +18,7 @@ from kernelscope import array_module
 from attn_course.ladder.call import call_steps, compiled
 from attn_course.ladder.headers import kernel_path, read_constants
 from attn_course.ladder.problem import ceil_div
-from attn_course.ladder.steps import Geometry, Problem, step
+from attn_course.ladder.steps import Geometry, Problem, launched, step
 
 _METRICS = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
 COUNTER_METRICS, SPEED_METRICS = _METRICS["counters"], _METRICS["speed"]
@@ -47,6 +49,10 @@ class Target:
 
     def run(self, backend: str) -> None:
         """Launch the kernel once, on seeded random inputs."""
+        self.ready(backend)()
+
+    def ready(self, backend: str) -> Callable[[], None]:
+        """Return what launches the kernel alone: what is launched before it has run."""
         row = step(self.step)
         problem = row.taken(Problem(*self.problem))
         xp, rng = array_module(backend), np.random.default_rng(0)
@@ -54,12 +60,16 @@ class Target:
             name: xp.asarray(
                 rng.standard_normal(problem.shape(name), np.float32).astype(problem.dtype_of(name))
             )
-            for name in row.arguments
+            for name in dict.fromkeys(chain.from_iterable(one.arguments for one in launched([row])))
             if name in ("q", "k", "v", "s", "p", "out")
         }
         options = self.launch.options(self.options)  # the same tiles on either backend
         how = {"problem": problem, "backend": backend, "options": options}
-        call_steps([row], arrays, problem.d**-0.5, **how).run()
+        call = call_steps([row], arrays, problem.d**-0.5, **how)
+        *before, own = call.launches
+        for launch in before:
+            launch.run(call.arrays)
+        return partial(own.run, call.arrays)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ def test_the_rows_are_those_of_the_reports():
     assert shapes["layernorm"][:3] == [(8, 256, 512), (4, 512, 768), (8, 128, 1024)]
     assert shapes["mlp"] == [(4, 128, 512), (8, 256, 512)]
     assert layers.work_of(LAYER_SUITES["mlp"].rows[0])["operations"] == 2 * 512 * 2 * 512 * 2048
-    assert LAYER_SUITES["block"].files(())[-3:] == ["20_rows_split", "22_heads", "29_split_tf32x3"]
+    *_, last = LAYER_SUITES["block"].files(())
+    assert {"22_heads", "32_split_halves"} < {*LAYER_SUITES["block"].files(())} and last[:2] == "33"
 
 
 def test_recorded_layers_hold_what_is_claimed_of_them():

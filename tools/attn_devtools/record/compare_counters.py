@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from kernelscope import Counters, RawModule, array_module, observe
@@ -147,8 +148,9 @@ def launch_all(chosen) -> None:
 
 
 def simulate(case) -> dict[str, int]:
+    run = case.ready("simulator") if isinstance(case, Target) else partial(case.run, "simulator")
     with observe(Counters()) as seen:
-        case.run("simulator")
+        run()
     return seen.totals
 
 
