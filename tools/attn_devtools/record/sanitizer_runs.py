@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from kernelscope import Sanitizer, observe
+from kernelscope.errors import InputError
 from kernelscope.module import bind
 
 from attn_course import clinic
@@ -161,7 +162,7 @@ def clean_subjects() -> dict[str, Subject]:
     steps = {step.path: step for step in LADDER if step.computes in FORMULAS}
     paths = sorted({*clean_kernels(), *steps}, key=name_of)
     cases = {
-        path: BOXES if step.maps else tuple(c for c in ATTENTION if takes(step, c.problem))
+        path: tuple(c for c in (BOXES if step.maps else ATTENTION) if takes(step, c.problem))
         for path, step in steps.items()
         if step.computes == FUSED
     }
@@ -177,8 +178,14 @@ def clean_subjects() -> dict[str, Subject]:
 
 
 def takes(step: Step, problem: Problem) -> bool:
-    """Whether a kernel has the bias that a problem has."""
-    return "bias" in step.arguments or not problem.biased
+    """Whether a kernel has the bias that a problem has, and tiles for its head dim."""
+    if problem.biased and "bias" not in step.arguments:
+        return False
+    try:
+        step.launch(problem)
+    except InputError:
+        return False
+    return True
 
 
 def case_of(path: Path) -> Case:
