@@ -1,7 +1,7 @@
 // Idea:          An fp32 number as the sum of two halves, 23 bits of its 24, and three products of
 //                such parts in place of one. Powers of two bring numbers into half's range.
 // Used by:       32_split_halves.cu, include/half_products.cuh
-// Explained in:  16_hopper
+// Explained in:  11_tensor_cores
 #pragma once
 
 #include <cuda_fp16.h>

@@ -2,7 +2,7 @@
 //                Small products come first: tensor cores cut each sum off by as much as it is
 //                large. So each tile's sum starts anew, and is added in registers, which round.
 // Used by:       33_flash_fp16x3.cu
-// Explained in:  16_hopper
+// Explained in:  11_tensor_cores
 #pragma once
 
 #include "fp16x3.cuh"
