@@ -47,34 +47,41 @@ extern "C" __global__ void __launch_bounds__(THREADS) split_halves(
         const bool inside = key0 + i * STEP < m;
         x[i] = load_quad(from + (long long)i * STEP * d, inside ? columns : 0, vector && inside);
     }
-    float4 top = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) top = larger(top, x[i]);
-    tops[first][lane] = top;
-    __syncthreads();  // barrier: a maximum would miss other threads' rows
-#pragma unroll
-    for (int i = 0; i < STEP; ++i) top = larger(top, tops[i][lane]);
-
-    // Scores are sums over columns, which share a scale; outputs are sums over keys, and each
-    // column of V has its own.
-    if (!of_v) top.x = top.y = top.z = top.w = largest<LANES>(top);
-    const Scale scales[4] = {scale_for(top.x), scale_for(top.y), scale_for(top.z),
-                             scale_for(top.w)};
-    const float4 up = make_float4(scales[0].up, scales[1].up, scales[2].up, scales[3].up);
-    const float lower = of_v ? LOWER : 1.0f;
-    const float4 down = make_float4(scales[0].down * lower, scales[1].down * lower,
-                                    scales[2].down * lower, scales[3].down * lower);
-
     const long long tile = (of_v ? (long long)batch * kv_heads * tiles : 0) + blockIdx.x;
     halves += tile * TILE_ROWS * 128;  // (TILE_ROWS, 128), this tile
-    if (first == 0) {  // 32 floats a row of a box
-        __half* to = halves + (FACTOR_ROW + lane / 8 % 2) * 128 + lane / 16 * 64 + lane % 8 * 8;
-        *reinterpret_cast<float4*>(to) = down;
+    auto factor = [&](int i) {  // of a key of K, or a column of V
+        const int row = FACTOR_ROW + i / 32 % 2;  // where the copy engine's swizzle brings it back
+        return reinterpret_cast<float*>(halves + row * 128 + i / 64 * 64) + (i % 32 ^ row % 8 * 4);
+    };
+    // Scores are sums over columns, so each key of K has a scale; outputs are sums over keys, and
+    // each column of V has one.
+    const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float4 up = zero;
+    if (of_v) {
+        float4 top = zero;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) top = larger(top, x[i]);
+        tops[first][lane] = top;
+        __syncthreads();  // barrier: a maximum would miss other threads' rows
+#pragma unroll
+        for (int i = 0; i < STEP; ++i) top = larger(top, tops[i][lane]);
+        const Scale a = scale_for(top.x), b = scale_for(top.y), c = scale_for(top.z),
+                    e = scale_for(top.w);
+        up = make_float4(a.up, b.up, c.up, e.up);
+        if (first == 0) {
+            *reinterpret_cast<float4*>(factor(4 * lane)) =
+                make_float4(a.down * LOWER, b.down * LOWER, c.down * LOWER, e.down * LOWER);
+        }
     }
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
         const int key = first + i * STEP;
         __half* to = halves + key % 64 * 128 + key / 64 * 64 + 4 * lane;
+        if (!of_v) {
+            const Scale scale = scale_for(largest<LANES>(larger(zero, x[i])));
+            up = make_float4(scale.up, scale.up, scale.up, scale.up);
+            if (lane == 0) *factor(key) = scale.down;
+        }
         uint2 big, small;
         split_quad(big, small, x[i], up);
         *reinterpret_cast<uint2*>(to) = big;

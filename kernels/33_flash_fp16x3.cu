@@ -1,5 +1,6 @@
 // Idea:          float32's accuracy on Hopper's widest unit: a product of float32 matrices is three
-//                products of halves, and what tensor cores would cut off is added in registers.
+//                products of halves, and each tile's output is added in registers, which round,
+//                where tensor cores cut off.
 // Changes from:  18_flash_wgmma.cu
 // Shapes:        q and out float32 (batch*heads, n, d), row-major; halves, as 32_split_halves.cu
 //                writes them, as a tensor map; lse null or float32 (batch*heads, n)
@@ -7,8 +8,9 @@
 //                dynamic shared (69632 + 32)*STAGES + 256*GROUPS*D bytes; HEADS orders the tiles
 // Needs:         sm_90a; d <= D; D 64 or 128; GROUPS 2; heads a multiple of kv_heads
 // Expect:        a third of the rate of 18, less the split of K and V; float32's relative error
-// Limits:        no bias; what lies 2^40 below the largest number of its row of Q, of its tile of
-//                K, or of its column in a tile of V, is lost
+// Limits:        no bias; numbers below 2^-16 of the largest one in their row of Q or of K, or in
+//                their column of a tile of V, keep fewer bits, at 2^-40 none; keys of V that a
+//                mask hides count; inf in q or k becomes NaN, in v for all rows of the head
 
 #ifndef D
 #define D 128  // columns of the head dim that a tile holds; those past d are zeros

@@ -128,7 +128,7 @@ def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     if fp16x3_pays(problem, device):
         return "flash_fp16x3", (
             f"warpgroups of {device.name} multiply halves, three products for one: faster than "
-            "TF32, and as exact"
+            "TF32, and nearly as exact"
         )
     tensor_cores = device.capability >= TENSOR_CORES and problem.d <= TF32_D
     products = "three products of tensor cores are faster than one in float32, and nearly as exact"

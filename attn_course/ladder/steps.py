@@ -254,7 +254,9 @@ def _refuse_wide_heads(entry, problem, constants):
             entry,
             f"head dim {problem.d}",
             f"{min(constants['D'], LARGEST_D)}",
-            "rows_split or rows_online, which take more"
+            "flash_tf32x3, which takes more"
+            if problem.d <= LARGEST_D
+            else "rows_split or rows_online, which take more"
             + (", with float32 arrays" if problem.dtype != "float32" else ""),
         )
 
@@ -292,7 +294,7 @@ def _warpgroups(shared_bytes: Callable[[Mapping[str, int]], int]) -> GeometryRul
 
 def _split_keys(entry, problem, constants):
     """A block a tile of K, and one a tile of V."""
-    _refuse_wide_heads(entry, problem, constants)
+    _refuse_wide_heads("flash_fp16x3", problem, constants)
     tiles = ceil_div(problem.m * constants["D"], HALVES_ELEMENTS)
     grid = (problem.bh // problem.heads * problem.kv_heads * tiles, 2, 1)
     return Geometry(entry, grid, (constants["THREADS"], 1, 1))

@@ -12,8 +12,9 @@
 
 // A tile of K or V is two boxes side by side, (TILE_ROWS, 128) halves: 64 keys, the first 64 of 128
 // columns in the first box; or of 128 keys the first 64 there, 64 columns. A box has 64 rows of
-// big parts, 64 of small ones, and two rows of floats: what the products of its columns are
-// multiplied with. 8 rows hold them, for boxes begin at multiples of 1024 bytes.
+// big parts, 64 of small ones, and two rows of 32 floats, factors: what is multiplied with them are
+// scores of K's keys, and outputs of V's columns, of which the first box has the first 64. 8 rows
+// hold them, for boxes begin at multiples of 1024 bytes.
 constexpr int BC = 64 * 128 / D;  // keys
 constexpr int SMALL_ROW = 64, FACTOR_ROW = 128, TILE_ROWS = 136;
 
@@ -21,8 +22,8 @@ constexpr int SMALL_ROW = 64, FACTOR_ROW = 128, TILE_ROWS = 136;
 constexpr float RAISED = 14.0f, LOWER = 1.0f / 16384.0f;
 
 // What numbers are multiplied with before they are split, and their products after it; up * down
-// is 1. The largest number becomes 2^14 to 2^15, and the last bit of a small part is 2^-25: what
-// lies 2^40 below the largest number is lost.
+// is 1. The largest number becomes 2^14 to 2^15, and half's last bit is 2^-24: numbers down to
+// 2^-16 of the largest keep 23 bits, each power of two below costs one, at 2^-40 none is left.
 struct Scale {
     float up, down;
 };

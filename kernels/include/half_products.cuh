@@ -1,6 +1,6 @@
 // Idea:          Products of float32 matrices as three products of halves each, ordered at once.
-//                Small products come first: tensor cores cut each sum off by as much as it is
-//                large. So each tile's sum starts anew, and is added in registers, which round.
+//                Tensor cores cut a sum off in proportion to its size: small products come first,
+//                while it is small, and each tile's sum starts anew and is added in registers.
 // Used by:       33_flash_fp16x3.cu
 // Explained in:  11_tensor_cores
 #pragma once
@@ -44,14 +44,25 @@ __device__ __forceinline__ void start_output(float (&more)[cols][4],
     }
 }
 
-// Scores as they are without the scales of their rows of Q and of the tile of K.
+// The factors of a tile's keys or columns 8*j + 2t and the next one, t = lane % 4.
+__device__ __forceinline__ void load_factors(float (&down)[2], unsigned tile, int j)
+{
+    const unsigned from = tile + j / 8 * BOX + FACTOR_ROW * 128 + j % 8 * 32 + threadIdx.x % 4 * 8;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(down[0]), "=f"(down[1]) : "r"(from) : "memory");
+}
+
+// Scores as they are without the scales of their rows of Q and of K.
 __device__ __forceinline__ void scale_scores(float (&s)[BC / 8][4], const float (&q_down)[2],
                                              unsigned k)
 {
-    float k_down;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(k_down) : "r"(k + FACTOR_ROW * 128) : "memory");
 #pragma unroll
-    for (int x = 0; x < BC / 2; ++x) s[x / 4][x % 4] *= k_down;
+    for (int j = 0; j < BC / 8; ++j) {
+        float down[2];
+        load_factors(down, k, j);
+#pragma unroll
+        for (int x = 0; x < 4; ++x) s[j][x] *= down[x % 2];
+    }
 #pragma unroll
     for (int x = 0; x < BC / 2; ++x) s[x / 4][x % 4] *= q_down[x % 4 / 2];
 }
@@ -61,14 +72,10 @@ template <int cols>
 __device__ __forceinline__ void add_output(float (&o)[cols][4], const float (&rescale)[2],
                                            const float (&more)[cols][4], unsigned v)
 {
-    const int pair = threadIdx.x % 4;  // this lane's columns are 8*c + 2*pair and the next one
 #pragma unroll
     for (int c = 0; c < cols; ++c) {
-        const unsigned from = v + c / 8 * BOX + pair % 2 * 8 +
-                              swizzled<128>(FACTOR_ROW + c / 4 % 2, c % 4 * 2 + pair / 2);
         float down[2];
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                     : "=f"(down[0]), "=f"(down[1]) : "r"(from) : "memory");
+        load_factors(down, v, c);
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
             o[c][x] = o[c][x] * rescale[x / 2] + more[c][x] * down[x % 2];

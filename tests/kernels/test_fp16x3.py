@@ -93,8 +93,19 @@ RANGES = {
     "columns of V": lambda q, k, v: (q, k, v * np.logspace(-12, 12, v.shape[-1])),
     "rows of Q": lambda q, k, v: (q * np.where(np.arange(130) % 7, 1, 1e4)[:, None], k, v),
     "a key": lambda q, k, v: (q, k, v * np.where(np.arange(150) % 61, 1, 1e6)[:, None]),
+    "rows of K": lambda q, k, v: (q, k * np.where(np.arange(150) % 61, 1, 1e-9)[:, None], v),
     "columns of Q and K": lambda q, k, v: (apart(q, 1e4), apart(k, 1e-4), v),
 }
+
+
+@pytest.mark.parametrize("value", [1e12, np.inf, np.nan])
+def test_a_key_that_a_mask_hides_does_not_count(value):
+    """Each key of K has a scale of its own: rows that do not see the last one keep their digits."""
+    q, k, v = inputs(1, 1, 1, 70, 70, 64)
+    expected = reference.attention(q, k, v, causal=True)
+    k[..., -1, :] *= np.float32(value)
+    out = attention(q, k, v, METHOD, causal=True)
+    assert_agrees(out[..., :-1, :], expected[..., :-1, :], relative=EXACT, name="out")
 
 
 @pytest.mark.turns(4)
@@ -125,33 +136,40 @@ def test_a_number_that_is_not_finite_becomes_nan():
         assert name != "q" or (found == expected).all()
 
 
-def halves_as_floats(halves, d, m):
+SWIZZLE = np.array([np.arange(8), np.arange(8) ^ 1])  # chunks of two rows of factors
+
+
+def halves_as_floats(halves, d, m, of_v):
     """What tiles of halves (matrices, 136*tiles, 128) stand for: (matrices, m, d) float64."""
     boxes = halves.reshape(len(halves), -1, 136, 2, 64)
     big, small = (boxes[:, :, rows : rows + 64].astype(np.float64) for rows in (0, 64))
     numbers = big + small  # (matrices, tiles, 64, 2, 64)
     down = boxes[:, :, 128:130].swapaxes(2, 3).copy().view(np.float32)  # (.., 2, 2, 32)
+    down = down.reshape(*down.shape[:3], 2, 8, 4)[:, :, :, [[0], [1]], SWIZZLE]
     down = down.reshape(*down.shape[:3], 64).astype(np.float64)
-    if d > 64:
-        numbers = (numbers * down[:, :, None]).reshape(len(halves), -1, 128)
-    else:  # two times 64 keys, which share the factors of the first box
-        numbers = (numbers * down[:, :, None, :1]).swapaxes(2, 3).reshape(len(halves), -1, 64)
+    if not of_v:  # of keys; with two boxes of columns the second one has none
+        down = down[:, :, :1] if d > 64 else down
+        numbers = numbers * down.swapaxes(2, 3)[..., None]
+    else:  # of columns; two times 64 keys share those of the first box
+        numbers = numbers * (down if d > 64 else down[:, :, :1])[:, :, None]
+    numbers = numbers if d > 64 else numbers.swapaxes(2, 3)
+    numbers = numbers.reshape(len(halves), -1, 128 if d > 64 else 64)
     assert (numbers[:, m:] == 0).all() and (numbers[:, :, d:] == 0).all()  # past the edges
     return numbers[:, :m, :d]
 
 
 @pytest.mark.parametrize(("d", "threads"), [(40, 256), (64, 64), (128, 1024), (81, 128)])
 def test_both_parts_together_are_the_number(d, threads):
-    """23 bits of each, V for the keys that share a tile's column, K for the whole tile."""
+    """23 bits of each, V for the keys that share a tile's column, K for each key."""
     _, k, v = inputs(2, 3, 3, 1, 150, d)
     k, v = (x.reshape(6, 150, d) for x in (k, v * np.logspace(-9, 9, d, dtype=np.float32)))
     arrays = {"k": k, "v": v}
     problem = Problem(6, 1, 150, d, 3, 3)
     how = {"problem": problem, "backend": "simulator", "options": (f"-DTHREADS={threads}",)}
     halves = run_steps([SPLIT_HALVES], arrays, 1.0, **how)["halves"]
-    for found, given, lower in ((halves[0], k, 1), (halves[1], v, 2.0**-14)):
-        numbers = halves_as_floats(found, d, 150) / lower
-        top = abs(given).max(1, keepdims=True)  # of a column; K's tile has it too
+    for found, given, axis in ((halves[0], k, 2), (halves[1], v, 1)):
+        numbers = halves_as_floats(found, d, 150, axis == 1) * (1.0 if axis == 2 else 2.0**14)
+        top = abs(given).max(axis, keepdims=True)  # of a key of K, or of a column of V
         assert (abs(numbers - given) <= abs(given) * 2.0**-22 + top * 2.0**-36).all()
         assert (numbers != given).any()  # 23 bits are not 24
 
