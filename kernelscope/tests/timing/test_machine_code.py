@@ -3,6 +3,7 @@
 import pytest
 from kernelscope.timing.machine_code import NO_SCOREBOARD, Code, Segment, _count_bank_conflicts
 from kernelscope.timing.schedule import walk
+from kernelscope.timing.work import products
 
 
 def code(name, operands="", stall=1, sets=NO_SCOREBOARD, waits=0, line=1):
@@ -47,3 +48,19 @@ def test_requests_of_a_warp_queue():
 
     assert clocks(1.0).clocks[0] == 1 + 100 + 1
     assert clocks(32.0).clocks[0] == 32 + 100 + 1
+
+
+@pytest.mark.parametrize(
+    ("opcode", "expected"),
+    [
+        ("HMMA.16816.F32", 16 * 8 * 16),
+        ("HMMA.1688.F32.TF32", 16 * 8 * 8 * 2),
+        ("HGMMA.64x64x16.F32", 16 * 64 * 16),
+        ("HGMMA.64x128x16.F32.BF16", 16 * 128 * 16),
+    ],
+)
+def test_multiply_adds_of_a_tensor_instruction(opcode, expected):
+    """As f16 ones, of one warp: four warps share a wgmma."""
+    name, *parts = opcode.split(".")
+    code = Code(name, tuple(parts), "", False, 1, 1, NO_SCOREBOARD, NO_SCOREBOARD, 0, None)
+    assert products(code) == expected

@@ -251,11 +251,14 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
 
 
 def products(code: Code) -> float:
-    """Multiply-adds of an instruction, as f16 ones: those of other types take longer."""
+    """Multiply-adds of a warp's instruction, as f16 ones: those of other types take longer."""
     shape = next((part for part in code.parts if part[:2].isdigit() and len(part) >= 3), "16816")
     m, n, k = {"16816": (16, 8, 16), "1688": (16, 8, 8), "16832": (16, 8, 32)}.get(
         shape, (16, 8, 16)
     )
+    if "x" in shape:  # of wgmma, such as 64x128x16: four warps share it
+        m, n, k = map(int, shape.split("x"))
+        m //= 4
     speed = 0.5 if "TF32" in code.parts else 2.0 if code.name == "IMMA" else 1.0
     return m * n * k / speed
 
