@@ -34,6 +34,7 @@
 #include "include/tma.cuh"
 #include "include/warpgroups.cuh"
 
+static_assert(GROUPS == 2, "three leave a thread too few registers");
 constexpr int BR = 64 * GROUPS;  // query rows a block
 constexpr int Q_PART = D * 128;  // bytes of 64 rows' big parts, or small ones
 
@@ -103,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_fp16x3
         float o[D / 8][4] = {};             // the output so far, not yet divided by sum
         float q_down[2];                    // undoes the scales of this lane's rows of Q
         float shift[2] = {LOWEST, LOWEST};  // maximum so far, in powers of two
-        float sum[2] = {};                  // of raised weights so far, over this lane's keys
+        float sum[2] = {};                  // of exp2(score - shift) so far, over this lane's keys
         float rescale[2] = {};              // what a higher maximum makes of sum
         float rescale_o[2];                 // and, a step later, of o
         int j = key_tiles(work.row0) - 1;   // from the last tile to the first: masks come first
@@ -130,8 +131,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_fp16x3
             }
             rescale_o[0] = rescale[0], rescale_o[1] = rescale[1];
             raise_rows(shift, sum, rescale, s, factor);
-            const float raised[2] = {shift[0] - RAISED, shift[1] - RAISED};
-            take_exponentials(s, factor, raised, sum);
+            take_exponentials(s, factor, shift, sum);
         };
         auto multiply_values = [&] {  // of the step before
             v_ring.wait_full(step - 1);
@@ -175,7 +175,6 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) flash_fp16x3
         add_values(rescale);
 
         float inverse[2];
-        sum[0] *= LOWER, sum[1] *= LOWER;
         end_rows(inverse, shift, sum, lse ? lse + first - row0 + row : lse, n - row);
         store_fragments(out + (first - row0 + row) * d + lane % 4 * 2, o, inverse, n - row,
                         d - lane % 4 * 2, d, d % 2 == 0 && (size_t)out % 8 == 0);

@@ -130,7 +130,7 @@ def rows(verdict: Verdict) -> list[tuple[str, ...]]:
     )
     launches = [launch_cells(launch) for launch in verdict.launches]
     if verdict.name in formulas:
-        return [(verdict.name, formulas[verdict.name], *launches[0], *judged)]
+        return [(verdict.name, formulas[verdict.name], *launches[-1], *judged)]
     files = " + ".join(dict.fromkeys(launch.file[:2] for launch in verdict.launches))
     what = "gradients" if verdict.name in BACKWARD_METHODS else "attention"
     return [(verdict.name, f"{what}: {files}", "", "", "", *judged)]

@@ -36,6 +36,7 @@ HALVES_D = (32, 128)  # above and up to which head dims 33 was the fastest
 # blocks are many, for where they are few the longest one says how long it takes.
 HALVES_MANY, HALVES_SEEN = 0.9, 192
 HALVES_FEW, HALVES_KEYS = 0.45, 384
+HALVES_FULL = 0.7  # of the rows of its tiles are a head's, at least
 
 
 def wgmma_rows(c: Constants) -> int:
@@ -142,7 +143,10 @@ def fp16x3_pays(problem: Problem, device: Device) -> bool:
     c = fp16x3_config(problem, device)
     if fp16x3_bytes(c | {"STAGES": 2}) > device.shared_bytes:
         return False
-    full = problem.bh * problem.n / wgmma_rows(c) / device.sm_count
+    rows = wgmma_rows(c)
+    full = problem.bh * problem.n / rows / device.sm_count
+    if problem.n < HALVES_FULL * rows * ceil_div(problem.n, rows):
+        return False
     seen = problem.m // 2 if problem.causal else problem.m
     many = full >= HALVES_MANY and seen >= HALVES_SEEN
     return many or (full >= HALVES_FEW and problem.m >= HALVES_KEYS)

@@ -149,7 +149,7 @@ class Kernels(Candidate):
         On a GPU also the blocks that a multiprocessor can hold, as the driver reports them, and
         the waves of blocks that follow.
         """
-        first = self.calls[0].launches[-1]
+        first = self.calls[0].launches[-1]  # what goes before it is another kernel
         launch, kernel = first.geometry, first.kernel
         blocks, threads = prod(launch.grid), prod(launch.block)
         found = {

@@ -19,7 +19,7 @@ constexpr int BC = 64 * 128 / D;  // keys
 constexpr int SMALL_ROW = 64, FACTOR_ROW = 128, TILE_ROWS = 136;
 
 // Weights, 0 to 1, are split as 2^14 times of themselves, and the factors of V make up for it.
-constexpr float RAISED = 14.0f, LOWER = 1.0f / 16384.0f;
+constexpr float RAISE = 16384.0f, LOWER = 1.0f / RAISE;
 
 // What numbers are multiplied with before they are split, and their products after it; up * down
 // is 1. The largest number becomes 2^14 to 2^15, and half's last bit is 2^-24: numbers down to

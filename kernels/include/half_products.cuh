@@ -61,10 +61,8 @@ __device__ __forceinline__ void scale_scores(float (&s)[BC / 8][4], const float 
         float down[2];
         load_factors(down, k, j);
 #pragma unroll
-        for (int x = 0; x < 4; ++x) s[j][x] *= down[x % 2];
+        for (int x = 0; x < 4; ++x) s[j][x] *= down[x % 2] * q_down[x / 2];
     }
-#pragma unroll
-    for (int x = 0; x < BC / 2; ++x) s[x / 4][x % 4] *= q_down[x % 4 / 2];
 }
 
 // o = o * rescale + more * the factors of V's columns.
@@ -91,7 +89,8 @@ __device__ __forceinline__ void split_weights(unsigned (&big)[BC / 16][4],
 #pragma unroll
     for (int x = 0; x < BC / 4; ++x) {
         const float(&pair)[4] = s[x / 2];
-        split_pair(big[x / 4][x % 4], small[x / 4][x % 4], pair[x % 2 * 2], pair[x % 2 * 2 + 1]);
+        split_pair(big[x / 4][x % 4], small[x / 4][x % 4], pair[x % 2 * 2] * RAISE,
+                   pair[x % 2 * 2 + 1] * RAISE);
     }
 }
 

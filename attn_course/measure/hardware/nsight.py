@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from kernelscope import array_module
+from kernelscope import Counters, array_module, observe
 
 from attn_course.ladder.call import call_steps, compiled
 from attn_course.ladder.headers import kernel_path, read_constants
@@ -50,6 +50,13 @@ class Target:
     def run(self, backend: str) -> None:
         """Launch the kernel once, on seeded random inputs."""
         self.ready(backend)()
+
+    def counts(self) -> dict[str, int]:
+        """Return the simulator's counts of the kernel alone."""
+        run = self.ready("simulator")
+        with observe(Counters()) as seen:
+            run()
+        return seen.totals
 
     def ready(self, backend: str) -> Callable[[], None]:
         """Return what launches the kernel alone: what is launched before it has run."""

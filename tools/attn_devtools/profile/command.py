@@ -4,13 +4,13 @@ import re
 from collections.abc import Callable
 from itertools import chain
 
-from kernelscope import Counters, observe, resolve_backend
+from kernelscope import resolve_backend
 from kernelscope.cli.arguments import printer, write_json
 
 from attn_course.cli.arguments import add_records, add_shape, ladder_steps, require_writable
 from attn_course.figures import table
 from attn_course.ladder.choose import current_device
-from attn_course.ladder.steps import Device, Problem, step
+from attn_course.ladder.steps import Device, Problem, launched, step
 from attn_course.measure.hardware.nsight import (
     COUNTER_METRICS,
     LAUNCH_METRICS,
@@ -82,10 +82,9 @@ def profile(numbers, shape: tuple[int, int, int, int]) -> dict:
     targets = [target_of(number, shape, current_device("gpu")) for number in numbers]
     cases = []
     for target, measured in zip(targets, collect(targets), strict=True):
-        with observe(Counters()) as seen:
-            target.run("simulator")
-        cases.append(measured.case(target) | {"step": target.step, "simulator": seen.totals})
-    return new_record(KIND, [step(number).file for number in numbers], cases=cases)
+        cases.append(measured.case(target) | {"step": target.step, "simulator": target.counts()})
+    files = [one.file for one in launched(step(number) for number in numbers)]
+    return new_record(KIND, files, cases=cases)
 
 
 def target_of(number: int, shape: tuple[int, int, int, int], device: Device) -> Target:
