@@ -55,4 +55,4 @@ def test_times():
     errors = f"{found['median']:.1%} median error, {found['worst']:.0%} at worst, {within}"
     others = f"{there['median']:.1%}, {there['worst']:.0%}, {there['within_30_percent']:.0%}"
     assert f"{errors} on an H200: {len(kernels)} new kernels, [first" in PROSE
-    assert f"Corrected rules, H100: {others}." in PROSE
+    assert f"36 others, corrected rules, H100: {others}." in PROSE
