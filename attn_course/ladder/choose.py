@@ -127,8 +127,8 @@ def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     """For a head dim that tiles hold: the kernel that needs the fewest clocks by its model."""
     if fp16x3_pays(problem, device):
         return "flash_fp16x3", (
-            f"warpgroups of {device.name} multiply halves, three products for one: faster than "
-            "TF32, and nearly as exact"
+            f"head dim {problem.d} fits, and warpgroups of {device.name} multiply halves, three "
+            "products for one: faster than TF32, and nearly as exact"
         )
     tensor_cores = device.capability >= TENSOR_CORES and problem.d <= TF32_D
     products = "three products of tensor cores are faster than one in float32, and nearly as exact"
