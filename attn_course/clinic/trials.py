@@ -102,7 +102,7 @@ def prepare(
     if before := step.before:
         own = tuple(f"-D{n}={c}" for n, c in geometry.constants.items() if n in before.constants())
         how = {"problem": problem, "backend": backend, "options": own}
-        arrays |= {name: run_steps([before], arrays, scale, **how)[name] for name in before.writes}
+        arrays |= run_steps([before], arrays, scale, **how)
     return Trial(StepLaunch(step, geometry, kernel, numbers), inputs, arrays, case, scale)
 
 

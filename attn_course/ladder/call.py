@@ -6,7 +6,7 @@ geometry, compiles the kernels and checks the arguments; ``run()`` launches, as 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from pathlib import Path
 
@@ -145,6 +145,13 @@ class Call:
         for launch in self.launches:
             launch.run(self.arrays, stream)
         return self.arrays
+
+    def up_to_last(self) -> Callable[[], None]:
+        """Run all launches but the last one; return what runs that one alone."""
+        *before, last = self.launches
+        for launch in before:
+            launch.run(self.arrays)
+        return partial(last.run, self.arrays)
 
     def on(self, arrays: dict[str, object]) -> "Call":
         """Return the same call on other arrays with the dtypes, shapes and order of the first."""

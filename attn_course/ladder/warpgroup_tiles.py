@@ -32,8 +32,8 @@ MANY_QUERIES = 240
 HALVES_ROWS, HALVES_COLUMNS = 136, 128  # of halves, which hold a tile of K or V of 32 and 33
 HALVES_ELEMENTS = 64 * 128  # keys times columns of such a tile
 HALVES_D = (32, 128)  # above and up to which head dims 33 was the fastest
-# Where: full blocks a multiprocessor, and keys from which on; half of a causal mask's count where
-# blocks are many, for where they are few the longest one says how long it takes.
+# From how many tiles' worth of rows a multiprocessor on, and from how many keys that a row sees, on
+# the mean under a mask; or, where rows are fewer and the longest tile counts, from how many keys.
 HALVES_MANY, HALVES_SEEN = 0.9, 192
 HALVES_FEW, HALVES_KEYS = 0.45, 384
 HALVES_FULL = 0.7  # of the rows of its tiles are a head's, at least
@@ -129,7 +129,7 @@ def halves_config(problem: Problem, device: Device) -> Constants:
 def fp16x3_config(problem: Problem, device: Device) -> Constants:
     """Return the constants of 33 for a problem. Raises ValueError: a device without wgmma."""
     _check_wgmma("flash_fp16x3", device, "flash_tf32x3")
-    shape = halves_config(problem, device) | {"GROUPS": 2, "BLOCKS": device.sm_count}
+    shape = halves_config(problem, device) | {"GROUPS": 2, "STAGES": 2, "BLOCKS": device.sm_count}
     keys = {"BC": HALVES_ELEMENTS // shape["D"]}
     orders = [shape | {"HEADS": heads} for heads in (GROUPS_OF_HEADS if problem.causal else (1,))]
     return min(orders, key=lambda c: longest_block(c | keys, problem))
@@ -141,7 +141,7 @@ def fp16x3_pays(problem: Problem, device: Device) -> bool:
     if device.capability != CAPABILITY or problem.biased or not above < problem.d <= up_to:
         return False
     c = fp16x3_config(problem, device)
-    if fp16x3_bytes(c | {"STAGES": 2}) > device.shared_bytes:
+    if fp16x3_bytes(c) > device.shared_bytes:
         return False
     rows = wgmma_rows(c)
     full = problem.bh * problem.n / rows / device.sm_count

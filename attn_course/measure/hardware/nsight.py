@@ -7,7 +7,6 @@ Hardware counters are not open to everyone on a rented GPU, so profiles are kept
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import ClassVar
@@ -72,11 +71,7 @@ class Target:
         }
         options = self.launch.options(self.options)  # the same tiles on either backend
         how = {"problem": problem, "backend": backend, "options": options}
-        call = call_steps([row], arrays, problem.d**-0.5, **how)
-        *before, own = call.launches
-        for launch in before:
-            launch.run(call.arrays)
-        return partial(own.run, call.arrays)
+        return call_steps([row], arrays, problem.d**-0.5, **how).up_to_last()
 
 
 @dataclass(frozen=True)
