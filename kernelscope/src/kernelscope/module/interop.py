@@ -172,7 +172,8 @@ def stream_address(value) -> int | None:
     index = value.device.index
     if cupy.cuda.runtime.getDevice() != index:
         return None
-    return torch.cuda.current_stream(index).cuda_stream
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # what Triton's launches ask
+    return torch.cuda.current_stream(index).cuda_stream if raw is None else raw(index)
 
 
 def on_stream_of(value):
