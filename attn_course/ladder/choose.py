@@ -1,6 +1,6 @@
 """Which method suits a problem on a device: the rules behind ``method="auto"``."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -52,14 +52,11 @@ def current_device(backend: str | None = None) -> Device:
 
 def device_number(backend: str) -> int:
     """Return the number of the GPU in use; on the simulator that of what it stands for."""
-    return hash(simulated_gpu(backend)) if backend == "simulator" else _getter()()
-
-
-@lru_cache(maxsize=1)
-def _getter() -> Callable[[], int]:
+    if backend == "simulator":
+        return hash(simulated_gpu(backend))
     import cupy
 
-    return cupy.cuda.runtime.getDevice
+    return cupy.cuda.runtime.getDevice()
 
 
 @lru_cache(maxsize=16)
