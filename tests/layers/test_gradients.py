@@ -19,7 +19,8 @@ from attn_course import (
     mlp_backward,
     reference,
 )
-from attn_course.layers import steps
+from attn_course.backward.methods import BackwardRequest
+from attn_course.layers import launches, steps
 from attn_course.layers.gradients import (
     add_bias_gelu_backward,
     add_column_sums,
@@ -562,12 +563,35 @@ def test_arguments_are_refused_by_name():
         layer_norm_backward(x, None, x.astype(np.float64))
 
 
+def test_gradients_are_deterministic_where_that_is_asked_for(no_gpu, monkeypatch):
+    asked = []
+
+    def request(*given):
+        asked.append(given[-1])
+        return BackwardRequest(*given)
+
+    monkeypatch.setattr(launches, "BackwardRequest", request)
+    row = LayerRow((1, 4, 4, 4), 3, 2, side=2)
+    (x,), weights = seeded_rows(row.shape, seed=3), seeded_weights(row, 1)
+    block = {name: array for name, array in weights.items() if name != "bias_table"}
+    for layer, given in (
+        (TransformerBlock(block, row.heads), x[0]),
+        (SwinStage([weights], row.heads, row.side), x),
+    ):
+        _, saved = layer.forward(given)
+        layer.backward(saved, given)
+        layer.backward(saved, given, deterministic=True)
+    assert asked == [False, True, False, True]
+
+
 def test_a_gradient_of_another_shape_is_refused():
     weights = seeded_weights(LayerRow((1, 4, 8), 12, 2), 1)
     block, x = TransformerBlock(weights, 2), xp.asarray(normal(1, 4, 8))
     _, saved = block.forward(x)
     with pytest.raises(ValueError, match=r"dout has shape \(4, 8\), x \(1, 4, 8\)"):
         block.backward(saved, x[0].copy())
+    with pytest.raises(ValueError, match=r"dout has shape \(8,\), .* the last argument that is no"):
+        layer_norm_backward(x, x[0, 0], x[0, 0])
     with pytest.raises(TypeError, match=r"not what forward\(\) returns .* out, saved = block.forw"):
         block.backward(x, saved)
 
