@@ -53,7 +53,7 @@ def run(method, arrays, **how):
     return {name: asnumpy(array) for name, array in oracle.written.items()}
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(19)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("method", "case"), in_turns([*product(FLOAT32, crossed(SHAPES, [False, True]))], 2), ids=str
@@ -232,7 +232,7 @@ def simulated(arrays, **how):
     return call.launches, call.arrays, oracle
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_the_sanitizer_is_silent():
     bias = np.random.default_rng(2).normal(size=(37, 53)).astype(np.float32)
@@ -245,7 +245,7 @@ def test_the_sanitizer_is_silent():
     assert oracle.judge().agrees
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_counts():
     """7 products; a tile is read once for WARPS*ROWS rows; no bank conflicts, no atomics."""

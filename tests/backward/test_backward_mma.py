@@ -48,7 +48,7 @@ def test_gradients(dtype, shape, m, kv_heads, how):
     run(inputs(dtype, shape, m, kv_heads, **how), **how)
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
@@ -99,7 +99,7 @@ def test_scores_far_below_zero_beside_keys_that_are_not_there():
     gradient_runs.scores_far_below_zero("backward_mma")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_the_same_bits_where_deterministic():
     arrays = inputs(shape=(1, 2, 70, 64), m=135, kv_heads=1)
@@ -180,7 +180,7 @@ def test_addresses_without_16_bytes_and_margins():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
-@pytest.mark.turns(11)
+@pytest.mark.turns(19)
 @pytest.mark.system
 @pytest.mark.parametrize("options", in_turns([FORCED, (*FORCED, DETERMINISTIC)], 2), ids=str)
 def test_the_sanitizer_is_silent(options):

@@ -93,7 +93,7 @@ def test_scores_far_below_zero_beside_keys_that_are_not_there():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.system
 @pytest.mark.parametrize("deterministic", in_turns([False, True], 2))
 def test_the_sanitizer_is_silent(deterministic):

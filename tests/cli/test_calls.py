@@ -66,7 +66,7 @@ def test_a_broken_kernel_runs_at_its_own_case_or_at_a_shape(capsys, command):
     assert status == 0 and record["problem"] == [1, 9, 4, 5]  # one head has no offset to lose
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 def test_the_trace_of_a_broken_kernel_shows_the_finding_on_its_step(capsys):
     assert main.main(["trace", "broken/missing_first_barrier"]) == 1
     assert re.search(r"step \d+, line \d+: race: ", capsys.readouterr().out)

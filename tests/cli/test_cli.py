@@ -194,7 +194,7 @@ def test_the_traceback_is_there_when_asked_for(capsys, monkeypatch):
     assert status == 2 and err.startswith("Traceback ") and "nonsense" in err.splitlines()[-1]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 def test_tour(capsys, tmp_path, monkeypatch):
     """A ninth of the kernels in turns, with those of the figures, and three of the methods; other
     tests compare each of them with float64.
@@ -222,7 +222,7 @@ def test_tour(capsys, tmp_path, monkeypatch):
     assert figures == {"attention_window_0.png", "scores_in_tiles.png", "errors.png"}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 def test_tour_fails_when_a_method_disagrees(capsys, tmp_path, wrong_reference, monkeypatch):
     """With the kernels of the figures and one of all attention; the latter's result disagrees."""
     monkeypatch.setattr(tour, "LADDER", tuple(step(number) for number in (2, 5, 9)))

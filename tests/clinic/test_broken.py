@@ -74,7 +74,7 @@ def source_line(path, number):
     return path.read_text().splitlines()[number - 1].strip() if number else ""
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("broken", in_turns(BROKEN, 5), ids=lambda broken: broken.name)
 def test_twin_is_clean_where_the_defect_shows(broken):
     """At the very launch that shows the defect, the clean twin has no finding and is right."""

@@ -110,7 +110,7 @@ def test_kernels_of_the_layers_are_silent_and_right(path, monkeypatch):
     assert "out-of-bounds" in found["kinds"] and found["right"] is False
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(19)
 @pytest.mark.parametrize("method", in_turns([*BACKWARD_METHODS], 4))
 def test_methods_of_the_backward_pass_are_silent_and_right(method):
     subject = runs.clean_subjects()[BACKWARD_METHODS[method].steps[-1].path.name]
@@ -244,7 +244,7 @@ def test_a_verdict_without_a_reason_is_shown():
     assert "NOT UNDERSTOOD" in tool.reasons([row])
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("step", in_turns(FUSED_STEPS, 2), ids=lambda s: s.entry)
 def test_the_cases_reach_what_a_kernel_can_do(step):
     """A bias, which the result needs; and copies past the registers where it has any."""

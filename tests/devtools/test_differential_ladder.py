@@ -26,7 +26,7 @@ def record():
     return differential.compare_machines(differential.parse(words, SECTIONS), SECTIONS, hashes())
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(19)
 def test_the_simulator_agrees_with_itself():
     found = record()
     assert found["all_agree"] and found["sections"]["ladder"]["count"] > 2

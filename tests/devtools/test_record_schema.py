@@ -125,7 +125,7 @@ def spoilt(found, random_):
     return found
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.parametrize(
     "kind", [k for k in STORED if readers(json.loads(STORED[k].read_text())["kind"])]
 )

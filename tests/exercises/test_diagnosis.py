@@ -45,7 +45,7 @@ def diagnosed(name: str, text: str) -> tuple[str, str]:
     return judgement.first.property, diagnosis(exercise, judgement)
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize(
     ("name", "called", "broken", "names"),
     [
@@ -64,7 +64,7 @@ def test_a_known_mistake_is_named_whatever_the_variables_are_called(name, called
     assert diagnosed(name, rewritten(text, **names)) == (broken, called)
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize(
     ("name", "old", "new", "broken"),
     [

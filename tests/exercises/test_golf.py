@@ -39,7 +39,7 @@ def test_costs_add_the_counters_of_each_kind_and_their_total():
     }
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 def test_a_pass_shows_its_standing_beside_the_reference_and_the_best(copy):
     known = dict(known_standings(EXERCISE))
     best = min(known, key=lambda name: known[name]["total"])
@@ -114,7 +114,7 @@ def test_blanks_at_the_ends_of_lines_make_no_other_text():
     assert text_hash("a \nb\n\n") == text_hash("a\nb") != text_hash("a\nc")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 def test_the_command_shows_the_passes_beside_the_known_solutions(copy, capsys):
     session.attempt(EXERCISE, EXERCISE.solution, copy)
     session.attempt(EXERCISE, EXERCISE.wrong[0].text, copy)

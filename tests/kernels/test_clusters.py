@@ -75,7 +75,7 @@ SHAPES = [
 
 
 # Two shapes for each method, all of them for the three: other sizes of a cluster have a test below.
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.parametrize(("method", "cluster"), in_turns(crossed(METHODS, (2, 8)), 3))
 def test_the_sanitizer_finds_nothing(method, cluster):
     """Rows, keys and columns that leave some blocks of a cluster without any of them."""

@@ -101,7 +101,7 @@ RAGGED = [
 ]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.parametrize(
     ("dtype", "heads", "kv_heads", "n", "d", "how"), in_turns(RAGGED, 3), ids=str
 )
@@ -170,7 +170,7 @@ def test_calls_again_and_plans_leave_the_counters_at_zero():
             assert_agrees(out, expected(q, k, v, lengths)[0], relative=4e-3, name="out")
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize(
     ("shape", "lengths", "page"),
     in_turns([((2, 4, 2, 2, 240, 64), (230, 37), 48), ((1, 2, 2, 1, 150, 20), (150,), 0)], 2),

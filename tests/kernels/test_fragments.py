@@ -66,7 +66,7 @@ def check(q, k, v, *, relative=None, **how):
     return assert_agrees(out, expected[0], relative=relative or RELATIVE[q.dtype], name="out")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("dtype", [BFLOAT16, HALF, SINGLE], ids=str)
 def test_ragged_tiles_and_grouped_heads(dtype):
     """Rows and keys that end inside a tile, a padded head dim, two heads that share K and V."""
@@ -92,13 +92,13 @@ def test_a_bias_and_a_negative_scale(dtype):
     check(*inputs(dtype, 2, 2, 20, 37, 32), bias=bias, scale=-0.4)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_two_tiles_of_rows_a_warp(dtype):
     check(*inputs(dtype, 3, 1, 70, 50, 24), causal=True, constants=SMALL | {"ROW_TILES": 2})
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("rise", [2.0, 40.0])
 @pytest.mark.parametrize("dtype", [HALF, SINGLE], ids=str)
 def test_scores_that_rise_from_tile_to_tile(dtype, rise):
@@ -133,7 +133,7 @@ def test_no_bank_conflicts(dtype, d):
         assert seen.totals["shared_load_conflicts"] == (8 if (dtype, d) == (BFLOAT16, 16) else 0)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("file", in_turns(["13_flash_wmma", "14_flash_mma", "15_flash_tf32x3"], 3))
 def test_the_compiler_makes_the_tensor_instructions_that_are_counted(file):
     """Written out in the code as often as in the PTX: every loop of products is unrolled."""
@@ -148,7 +148,7 @@ def test_the_compiler_makes_the_tensor_instructions_that_are_counted(file):
     assert count_operations(code, "HMMA")["HMMA"] == expected
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_memory_is_used_soundly(dtype):
     with observe(Sanitizer()) as report:

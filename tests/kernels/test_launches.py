@@ -130,7 +130,7 @@ def test_a_device_that_only_a_cluster_s_tiles_fit():
     assert row.launch(problem, device=tight).shared_bytes <= tight.shared_bytes
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 def test_a_row_that_no_shared_memory_holds():
     (row,) = steps_of("rows_online")
     gpu = Device("sm_61", (6, 1), 28, 48 * KB)

@@ -114,7 +114,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize(("method", "shape"), crossed(SINGLE, SHAPES, each=5), ids=str)
 def test_shapes(method, shape):
     extents, keys = shape
@@ -125,7 +125,7 @@ def test_shapes(method, shape):
     check(method, *seeded_qkv(extents, kv_length=keys, seed=11))
 
 
-@pytest.mark.turns(10)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("keys", [12, 35, 80], ids=lambda keys: f"{keys}keys")
 @pytest.mark.parametrize("method", [*SINGLE, *EXPERIMENT_NAMES])
 def test_causal(method, keys):
@@ -162,7 +162,7 @@ def swin_bias(heads, windows, side, shift):
     return relative[None] + np.array(masks)[:, None]  # (B, H, tokens, tokens)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("method", [*SINGLE, *EXPERIMENT_NAMES])
 def test_swin_windows(method):
     """Windows of 7 x 7 tokens with the bias and mask that Swin adds to the scores."""
@@ -215,7 +215,7 @@ def test_scale(method):
         check(method, q, k, v, scale=scale)
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("method", in_turns([*SINGLE, *EXPERIMENT_NAMES], 2))
 def test_unaligned_arrays(method, shift=2):
     """d % 4 == 0, but arrays may start anywhere: 16-byte accesses would be misaligned."""
@@ -271,7 +271,7 @@ def as_options(config):
     return tuple(f"-D{name}={value}" for name, value in config.items())
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.parametrize(("method", "width"), crossed(list(TILES), list(FLASH_TILES)))
 def test_flash_tiles(method, width):
     """Tiles of the table on shapes that they do not divide. The large ones take seconds to compile
@@ -285,7 +285,7 @@ def test_flash_tiles(method, width):
         check(method, q, k, v, causal=True, options=as_options(config))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8])
 def test_clusters_that_split_the_head_dim(cluster):
     """A head dim that leaves the last block of a cluster a ragged slice, or with 8 blocks none."""
@@ -294,7 +294,7 @@ def test_clusters_that_split_the_head_dim(cluster):
     check("rows_split", q, k, v, causal=True, options=as_options(config))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.parametrize("keys", [1, 16, 130])
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8])
 def test_clusters_that_split_the_keys(cluster, keys):
@@ -344,7 +344,7 @@ def test_long_rows_are_refused_by_the_methods_that_keep_them():
             attention(q, k, v, method=method)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.parametrize("method", ["rows_atomic", "rows_warp", "rows_online"])
 def test_the_longest_rows(method):
     q, k, v = seeded_qkv((1, 1, 1, 2), kv_length=ROW_KEYS, seed=9)
@@ -359,7 +359,7 @@ EXPERIMENT_SHAPES = [
 ]
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("shape", EXPERIMENT_SHAPES, ids=str)
 @pytest.mark.parametrize("name", EXPERIMENT_NAMES)
 def test_experiments(name, shape):

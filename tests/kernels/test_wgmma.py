@@ -91,7 +91,7 @@ def test_other_scales(scale):
 RISES = [0.05, 2.0, 40.0]  # of d = 256 less than the slack in all, at each second tile, at each
 
 
-@pytest.mark.turns(10)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("rise", RISES)
 @pytest.mark.parametrize("d", [64, 136, 256])
 def test_scores_that_rise_from_tile_to_tile(rise, d):
@@ -101,7 +101,7 @@ def test_scores_that_rise_from_tile_to_tile(rise, d):
     check(q, k, v)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("dtype", [HALF, BFLOAT16])
 def test_weights_above_one(dtype):
     """At d > 128 a shift stays where scores pass it by less than 8 powers of two: with one key
@@ -114,7 +114,7 @@ def test_weights_above_one(dtype):
     check(q, -k, v, scale=-1.0)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("given", [{"scale": -0.3}, {"scale": 200.0}, {"causal": True}], ids=str)
 def test_wide_rows_with_a_slack(given):
     """Negative scales, huge scores, rows that see no key of the first tiles or none at all."""
@@ -220,7 +220,7 @@ def ptxas() -> str:
     return found[0] if found else shutil.which("ptxas") or pytest.skip("no ptxas here")
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("d", [64, 128, 192, 256])
 def test_ptxas_spills_nothing_and_serialises_nothing(d, tmp_path):
     """No C7508 (setmaxnreg ignored), C7510 and C7515 (products one after the other); no spills."""

@@ -43,7 +43,7 @@ def check(q, k, v, *, tile=SMALL, bias=None, **asked):
     return asnumpy(out).astype(np.float32)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("tile", [SMALL, LARGE], ids=str)
 def test_ragged_tiles_and_grouped_heads(tile):
     check(*inputs("bfloat16", (2, 4, 37, 24), keys=45, kv_heads=2), tile=tile)

@@ -179,7 +179,7 @@ def test_a_step_is_judged_in_a_dtype_that_it_takes():
     assert verify_method("flash_mma", *rounded("float16")).dtype == "float16"
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(19)
 @pytest.mark.parametrize("command", ["run", "count", "check", "trace"])
 def test_commands_take_a_dtype(command, capsys):
     small = ["--shape", "1,1,9,12", "--dtype", "float16"]

@@ -114,7 +114,7 @@ def test_a_plan_has_the_results_of_each_run_where_the_library_copies(no_gpu):
         np.testing.assert_array_equal(plan.lse.array, lse)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_layers_and_blocks_return_the_callers_kind(no_gpu):
     x, w = normal(5, 24), {name: normal(24, 24, seed=i) / 5 for i, name in enumerate(WITH_BIAS)}

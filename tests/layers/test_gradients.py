@@ -84,7 +84,7 @@ def check_norm(x, gamma, dout, *, dsum=None, eps=1e-5, options=(), relative=NORM
 
 
 # -- layer norm ------------------------------------------------------------------------------------
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(
     ("d", "mean"),
     [(3, 1e4), (63, 0.3), (512, 1e4), (516, 0.3), (1000, 0.3), (1025, 0.3), (4097, 1e4)]
@@ -284,7 +284,7 @@ def differences(function, arrays, step=1e-4):
     return found
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(
     "options",
     [{}, {"causal": True, "approximate": "tanh"}, {"precision": "tf32x3", "method": "flash_rows"}],
@@ -572,7 +572,7 @@ def test_a_gradient_of_another_shape_is_refused():
         block.backward(x, saved)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize(
     "options", [(), ("-DVECTORS=1", "-DWARPS=2", "-DROWS=2", "-DBLOCKS=1")], ids=str
 )
@@ -590,7 +590,7 @@ def test_the_sanitizer_finds_nothing(options, no_gpu):
         assert report.findings == []
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 def test_the_sanitizer_finds_nothing_in_a_block(no_gpu):
     row = LayerRow((1, 5, 6), 7, 2)
     (x,), weights = seeded_rows(row.shape), seeded_weights(row, 1)

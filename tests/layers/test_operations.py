@@ -62,7 +62,7 @@ def run_norm(x, gamma, beta, *, options=(), parts=1, **more):
 
 
 # -- layer norm ------------------------------------------------------------------------------------
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize(
     ("d", "mean"),
     [(1, 0.3), (3, 1e4), (63, 0.3), (512, 1e4), (1000, 0.3), (1024, 1e4), (1025, 0.3), (4097, 1e4)]
@@ -77,7 +77,7 @@ def test_layer_norm(d, mean):
     assert_agrees(y, expected, relative=NORM, name=f"width {d}, mean {mean}")
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize(
     ("d", "plain"),
     [(1, 0), (63, 0), (80, 1), (128, 1), (256, 2), (512, 2), (516, 1), (768, 2), (1000, 1)]
@@ -165,7 +165,7 @@ def test_rows_of_a_block(options):
     assert_agrees(y, reference.layer_norm(x), relative=NORM, name=str(options))
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(19)
 @pytest.mark.parametrize("lanes", [1, 4, 16, 32])
 @pytest.mark.parametrize("d", [30, 64])
 def test_lanes_that_share_a_row(lanes, d):
@@ -396,7 +396,7 @@ def test_the_sanitizer_finds_nothing_in_a_norm_of_x_alone(d, no_gpu):
     assert report.findings == []
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("options", [(), ("-DVECTORS=1", "-DWARPS=2")], ids=str)
 def test_the_sanitizer_finds_nothing(options, no_gpu):
     """A warp a row, and a block a row whose second warp has a few columns."""

@@ -35,7 +35,7 @@ def traced():
     return fused.key_blocks(trace), (q @ k.swapaxes(1, 2))[0, 0] / 12**0.5, v[0]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 def test_key_blocks_hold_the_running_maximum_sum_and_output(traced):
     blocks, scores, v = traced
     assert [block["key0"] for block in blocks] == [0, 8, 16]
@@ -84,7 +84,7 @@ def test_kernel_20_waits_twice_a_key_tile_and_once_before(m, tiles):
     assert use.requests == tiles * 4 * (1 + 2 * (4 + 1 + 1))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8])
 def test_kernel_19_waits_twice_and_sends_each_part_once(cluster):
     use = fused.cluster_use(19, *inputs(3, 64, 32), (*TINY, f"-DCLUSTER={cluster}"))
@@ -104,7 +104,7 @@ def test_the_device_gives_kernel_20_its_tile():
     assert fused.cluster_use(20, q, k, v, device=device).blocks == 32
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 def test_parts_of_a_row_join_to_its_softmax():
     q, k, v = inputs(3, 29, 20)
     parts = fused.key_parts(q, k, v, 2, TINY)
@@ -200,7 +200,7 @@ def test_warp_work_finds_the_busiest_warp():
     assert (work.loads[:, 0] > work.loads[:, 1]).all()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 def test_only_the_asynchronous_kernel_multiplies_while_data_travels():
     q, k, v = inputs(32, 96, 64)
     followed = {}

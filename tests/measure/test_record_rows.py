@@ -61,7 +61,7 @@ def made_up_gpu(monkeypatch):
 METHODS_OF = {"auto": "rows_online"}
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 def test_a_row_of_a_suite(made_up_gpu):
     row = SuiteRow(SHAPE, pipelines=True)
     suite = AttentionSuite("small", "", (row,), all_methods=True)
@@ -79,7 +79,7 @@ def test_a_row_of_a_suite(made_up_gpu):
     )
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
     """Half of the queries are compared, and an output with a NaN in another one is wrong."""
     suite = AttentionSuite("halves", "", (), dtype="bfloat16", sampled=True)
@@ -105,7 +105,7 @@ def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
         suite.run_row(row, ("flash_wmma",), iterations=2, warmup=0)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 def test_a_row_of_experiments(made_up_gpu, monkeypatch):
     found = fused.measure_shape(SHAPE, fused.VARIANTS, iterations=1)
     timed = found["candidates"]

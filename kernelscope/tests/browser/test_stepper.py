@@ -397,7 +397,7 @@ def many_variables(tmp_path_factory):
     return path
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("width", [390, 820, 1440])
 def test_what_changes_is_in_sight_at_every_step(browser, many_variables, any_width, width):
     any_width(width)
@@ -415,7 +415,7 @@ def test_what_changes_is_in_sight_at_every_step(browser, many_variables, any_wid
     looked(browser, f"wide-{width}")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_all_text_has_contrast(browser, page, theme):
     feature = {"name": "prefers-color-scheme", "value": theme}
@@ -677,7 +677,7 @@ def run_cell(browser, number, selector):
     return patience.until(attempt)
 
 
-@pytest.mark.turns(10)
+@pytest.mark.turns(17)
 @pytest.mark.timeout(280)
 def test_the_widget_in_jupyterlab(browser, lab):
     browser.get(lab)

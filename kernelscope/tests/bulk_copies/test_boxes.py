@@ -24,7 +24,7 @@ def test_the_chosen_cases_have_every_rank_swizzle_type_and_stride():
     assert any(min(case.first) < 0 for case in CHOSEN)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
 def test_a_box_is_copied_element_by_element(case):

@@ -43,7 +43,7 @@ def run(*options, machine=None, monkeypatch=None):
 SMALL = "--kernels 8 --every 40 --sections opcodes random_kernels programs functions".split()
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 def test_the_simulator_agrees_with_itself():
     """At a 40th of the items; the debug build in random warp order stands in for the GPU."""
     record = run(*SMALL)

@@ -51,7 +51,7 @@ def assert_same(kernel, found, expected):
         )
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(19)
 @pytest.mark.parametrize("first", range(0, 8, 4))
 def test_both_builds_give_the_oracle_s_bits(first):
     kernels = [random_kernel(seed) for seed in range(first, first + 4)]

@@ -70,7 +70,7 @@ COMPILER_BOMBS = {
 }
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("name", COMPILER_BOMBS)
 def test_compiling_ends(name, tmp_path, monkeypatch):
     (tmp_path / "k.cuh").write_text('#include "k.cuh"\n#include "k.cuh"\n')
@@ -379,7 +379,7 @@ RUNS = {
 BEFORE = {"calls": CALLS, "variable": "__device__ char g[8000000000ll];\n"}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("name", RUNS)
 def test_running_ends(name, capsys):
     body, grid, block, error, words = RUNS[name]

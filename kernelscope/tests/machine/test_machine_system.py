@@ -311,7 +311,7 @@ def test_inline_ptx(build):
     assert np.allclose(f[1:], 2.0 ** (x * 0.25) * x * 0.25 + 1, rtol=1e-6)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_cooperative_groups(build, order):
     a, out = integers(64, 0, 9), zeros(128)

@@ -452,7 +452,7 @@ template <typename T, int N> struct Row { T value[N]; };
 """
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("text", "name", "shown", "dtypes", "const"),

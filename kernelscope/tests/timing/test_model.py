@@ -199,7 +199,7 @@ def record():
     return record_on("h200")
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "place"), [("h200", "best"), ("h200", "median"), ("h200", "worst"), ("h100", "worst")]

@@ -97,7 +97,7 @@ def test_threads_that_left_before_the_barrier(name):
 
 
 # -- cooperative groups ----------------------------------------------------------------------------
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("body", GROUP_BODIES)
 def test_groups_are_copied_in_part(body):
@@ -129,7 +129,7 @@ def test_fences_order_inside_a_block(body):
 
 
 # -- clusters --------------------------------------------------------------------------------------
-@pytest.mark.turns(11)
+@pytest.mark.turns(19)
 @pytest.mark.system
 @pytest.mark.parametrize("body", ORDERED)
 def test_a_cluster_barrier_orders_its_blocks(body):

@@ -233,7 +233,7 @@ ORDER = {  # name: findings, blocks, body; c is volatile and starts at 0
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.system
 @pytest.mark.parametrize("name", ORDER)
 def test_order(name):
@@ -358,7 +358,7 @@ def barriers():
     return launch
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("name", BARRIERS)
 def test_barriers_in_functions(name, barriers):
@@ -453,7 +453,7 @@ SENDERS = {  # an exit is no arrival; an arrival publishes what came before it, 
 }
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.system
 @pytest.mark.parametrize("name", SENDERS)
 def test_threads_of_a_cluster_that_end_early(name):

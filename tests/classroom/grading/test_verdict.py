@@ -209,7 +209,7 @@ def test_a_judge_that_is_killed_costs_no_points(proved):
     assert len(killer.killed) == 4  # the text twice, the reference twice
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_a_killed_judge_is_not_kept_as_a_grade(proved, tmp_path, capsys):
     write_class(tmp_path, ("correct",))

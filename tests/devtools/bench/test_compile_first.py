@@ -144,7 +144,7 @@ def on_a_gpu(monkeypatch):
     return state
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.system
 def test_short_of_memory_is_tried_again_by_the_process_that_times(on_a_gpu):
     how = ("seeds_fp32", 0, "torch_flex")

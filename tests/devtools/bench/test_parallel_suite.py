@@ -81,7 +81,7 @@ def threads(monkeypatch):
     return ParallelSuite("parallel", "small ones", (ROW,))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.system
 def test_a_row_and_its_record(threads, tmp_path, capsys):
     with threads.started():
@@ -118,7 +118,7 @@ def test_a_row_and_its_record(threads, tmp_path, capsys):
     assert problems(taken | {"checked": "Ours 1 has ended"}) == ["checked: Ours 1 has ended"]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.system
 def test_a_wrong_output_is_no_candidate(threads, monkeypatch):
     monkeypatch.setattr(parallel_workers.Ours, "expected", lambda one: np.zeros((1, 3, 12, 8)))
