@@ -307,7 +307,7 @@ def test_instructions_are_as_the_page_says(row):
         assert found == ROWS[row], body
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("row", FEATURES)
 def test_features_are_as_the_page_says(row):
     for code, argument in FEATURES[row]:

@@ -34,7 +34,7 @@ def run(arrays, **how):
     return {name: asnumpy(array) for name, array in oracle.written.items()}
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
@@ -97,7 +97,7 @@ def test_the_sanitizer_is_silent(options):
         assert not seen.findings
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.system
 def test_counts():
     """Three TF32 products for each of five; no bank conflicts; a sum an instruction on sm_80."""

@@ -27,7 +27,7 @@ def write(tmp_path, monkeypatch):
     return session.write
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 def test_a_property_that_holds_prints_its_points(write, capsys):
     write(NAME, read_exercise(NAME).solution)
     earn(NAME, "in bounds")
@@ -104,7 +104,7 @@ def test_what_has_no_points_is_told(write):
         earn("add_ten", "agrees")
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 def test_a_pass_does_not_show_the_reference(write):
     problem = read_exercise(NAME)
     write(NAME, problem.correct[0].text)

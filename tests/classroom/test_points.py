@@ -171,7 +171,7 @@ def test_a_process_of_its_own_gives_the_same_points_whatever_the_kernel_prints()
     assert own_points("ps4_a", wrong) == score("ps4_a", wrong)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_a_process_that_says_nothing_is_told():
     with pytest.raises(NotJudged, match="no_such is not judged: .*there is no exercise"):

@@ -46,7 +46,7 @@ def test_each_name_is_of_one_kind():
         assert kind.words == "a kernel of attention", broken.name
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(("command", "name"), in_turns([*product(COMMANDS, NAMES)], 5))
 def test_each_command_takes_each_name(capsys, command, name):
     shape = () if name in BROKEN else ("--shape", "1,2,5,3")
@@ -56,6 +56,7 @@ def test_each_command_takes_each_name(capsys, command, name):
     assert record["agrees"] is (name != "broken/lost_head_offset")
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_broken_kernel_runs_at_its_own_case_or_at_a_shape(capsys, command):
     name = "broken/lost_head_offset"

@@ -55,7 +55,7 @@ def wrong_reference(monkeypatch):
     monkeypatch.setattr(reference, "attention", wrong)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(19)
 @pytest.mark.parametrize("method", in_turns([*METHODS], 6))  # each command shares the way to run
 def test_run_agrees_and_writes_json(capsys, tmp_path, method):
     path, d = tmp_path / "result.json", 16 if steps_of(method)[0].maps else 9
@@ -74,7 +74,7 @@ def test_run_agrees_and_writes_json(capsys, tmp_path, method):
     assert "agrees" in out and f"backend {record['backend']}" in out
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.parametrize("method", ["rows_atomic", "rows_online", "flash_fp32", "multi_query"])
 def test_run_with_a_causal_mask_and_other_keys(capsys, method):
     status, out, _ = call(
@@ -443,7 +443,7 @@ def test_the_version_and_the_place_of_the_files(capsys):
     assert (Path(second.partition(": ")[2]) / "kernels" / "01_scores_naive.cu").is_file()
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.parametrize("words", [("bench", "seeds_fp32", "--recorded"), ("--version",)])
 def test_a_reader_that_is_gone_ends_the_command_in_silence(words):
     reader, writer = os.pipe()

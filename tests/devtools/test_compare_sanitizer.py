@@ -88,7 +88,7 @@ def test_every_kernel_meets_every_tool_once():
     assert {step.path.name for step in (*LADDER, *LAYERS, *BACKWARD)} <= set(runs.clean_subjects())
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(19)
 @pytest.mark.parametrize(
     "path", in_turns(sorted({step.path for step in LAYERS}), 6), ids=lambda path: path.name
 )
@@ -263,7 +263,7 @@ def copies_in(step, case):
     return seen.totals["async_copy_requests"]
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 def test_our_side_at_several_cases():
     subject = runs.clean_subjects()["09_rows_online.cu"]
     few = subject.cases[::4]  # the clinic's tests examine it at cases like the others

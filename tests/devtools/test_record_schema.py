@@ -46,6 +46,7 @@ MISFITS = {
 }
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_record_is_named_and_not_shown(damage, tmp_path, capsys, caplog):
     text = SUITE.read_bytes()

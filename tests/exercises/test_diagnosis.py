@@ -84,7 +84,7 @@ def test_another_mistake_has_no_diagnosis(name, old, new, broken):
     assert diagnosed(name, text) == (broken, "")
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 def test_where_two_known_mistakes_look_alike_neither_is_named():
     assert diagnosed("warp_max", wrong("warp_max", "upwards, and lane 0 stores")) == ("agrees", "")
 

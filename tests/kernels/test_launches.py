@@ -53,7 +53,7 @@ def problems(count):
             yield found
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("gpu", [*GPUS, *SMALL], ids=lambda gpu: gpu.name)
 def test_what_is_chosen_can_be_launched(gpu):
     seen = set()
@@ -292,7 +292,7 @@ def test_what_is_refused_is_refused_every_time(tmp_path, monkeypatch):
     assert len(tuned_for) == 2
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 def test_calls_of_different_problems_do_not_share_launches():
     """Shapes, masks and options in turn: each result is that of its own call."""
     calls = [
@@ -310,7 +310,7 @@ def test_calls_of_different_problems_do_not_share_launches():
         assert out.dtype == np.float32
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("method", ["flash_rows", "flash_fp32", "flash_async"])
 def test_an_unchanged_maximum_rescales_by_one(method):
     """The first key has the maximum, the early half of the others +1, the late half -1: a factor

@@ -65,7 +65,7 @@ def qkv(dtype=np.float32):
     return [normal(*shape, seed=i).astype(dtype) for i, shape in enumerate(shapes)]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_attention_returns_the_callers_kind(no_gpu):
     arrays = qkv()
@@ -82,6 +82,7 @@ def test_attention_returns_the_callers_kind(no_gpu):
     assert_agrees(written.array, expected[0], name="written")
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 def test_a_plan_shares_the_memory_of_the_callers_arrays(no_gpu):
     arrays = qkv()

@@ -104,7 +104,7 @@ def test_a_single_column_has_no_gradient():
     assert asnumpy(dgamma) == 0 and abs(float(dbeta[0]) - float(dout.sum())) < 1e-5
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 70])
 @pytest.mark.parametrize("options", [(), ("-DBLOCKS=2",), ("-DBLOCKS=3", "-DROWS=2")], ids=str)
 def test_blocks_that_take_rows_in_turn(rows, options):
@@ -112,7 +112,7 @@ def test_blocks_that_take_rows_in_turn(rows, options):
     check_norm(x, None, normal(rows, 44, seed=2), options=options)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize(("warps", "rows"), [(1, 1), (2, 3), (5, 2), (32, 1)])
 def test_any_number_of_warps_shares_a_row(warps, rows):
     """Every warp's sums count, also those of warps that have no columns."""
@@ -164,7 +164,7 @@ def test_the_shape_is_kept_and_a_plan_reads_again():
         assert_agrees(found, one, relative=NORM, name="plan")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 def test_the_same_bits_in_every_run(monkeypatch):
     arrays = device(normal(90, 200), normal(200, seed=1), normal(90, 200, seed=2))
     first = [asnumpy(one).copy() for one in layer_norm_backward(*arrays)]
@@ -327,7 +327,7 @@ def swin_loss(dout, side, shifts):
     return loss
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(19)
 @pytest.mark.parametrize("table", [True, False])
 def test_swin_stage_by_differences(table):
     """Two images of 4 x 2 windows of 2; the second block is shifted by 1."""
@@ -367,6 +367,7 @@ class Foreign:
         return types.SimpleNamespace(from_dlpack=Foreign)
 
 
+@pytest.mark.turns(4)
 def test_swin_stage_gives_gradients_of_the_callers_kind(no_gpu):
     row = LayerRow((1, 4, 4, 4), 3, 2, side=2, blocks=2)
     (x,), weights = seeded_rows(row.shape, seed=3), [seeded_weights(row, s) for s in (1, 2)]
@@ -496,7 +497,7 @@ def training():
     return x, target, weights, training_losses(x, target, weights)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 def test_a_block_learns_the_mean_shade_of_windows(training):
     x, target, weights, losses = training
     expected = reference.transformer_block(x, weights, heads=HEADS)[..., 0].mean(axis=1)
@@ -504,7 +505,7 @@ def test_a_block_learns_the_mean_shade_of_windows(training):
     assert losses[-1] < 0.25 * losses[0]
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 def test_the_loss_curve_is_that_of_pytorch(training):
     torch = pytest.importorskip("torch")
     *problem, losses = training

@@ -131,7 +131,7 @@ def test_an_ablation_has_no_race(one):
     assert agrees(made, float64_attention(q, k, v, causal=True))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 def test_the_barrier_that_late_v_saves_is_needed_without_it():
     late = variants("flash_async")["late V"]
     edits = [

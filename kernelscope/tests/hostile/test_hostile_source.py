@@ -177,7 +177,7 @@ if child:
 """
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 def test_both_processes_of_a_fork_compile(monkeypatch):
     monkeypatch.setenv(budget.TIMEOUT, "inf")
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED]).returncode == 0

@@ -116,7 +116,7 @@ FLAG = """__shared__ volatile int flag; if (t == 0) flag = 0;
     if (t == 32) { while (!flag) { } __threadfence_block(); b[0] = d; }"""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize(
     "body",
@@ -170,7 +170,7 @@ def test_after_a_relaxed_arrival_all_blocks_have_started():
     assert in_clusters(AFTER_RELAXED, Sanitizer()).findings == []
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_remote_accesses_are_counted():
     seen = in_started_clusters(REMOTE, Counters()).totals

@@ -556,7 +556,7 @@ class RandomKernel:
         return None
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_random_kernels_are_blamed_for_what_they_do():
     """No thread is blamed that has set the variable; in nearly every wrong kernel somebody is."""

@@ -64,7 +64,7 @@ def test_rows():
 
 
 # -- a row -----------------------------------------------------------------------------------------
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_a_row(made_up_gpu, tmp_path, capsys):
     found = run_row((*OURS, "backward_rows"))

@@ -126,7 +126,7 @@ def test_a_wrong_output_is_no_candidate(threads, monkeypatch):
         threads.run_row(ROW, parallel.OURS, iterations=1, warmup=0)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_rows_of_ranks_come_in_the_order_of_the_sequence(threads):
     with threads.started():
