@@ -48,28 +48,35 @@ def backward_call(
     expected = dict(zip(("dq", "dk", "dv", "dbias"), found, strict=True))
     written = {name: call.arrays[name] for name in expected if name in call.arrays}
     unit = ROUNDINGS / 2 * float(ml_dtypes.finfo(q.dtype).eps)
-    sizes = term_sizes(q, k, v, dout, bias=bias, **masks)
+    least = float(ml_dtypes.finfo(q.dtype).smallest_normal)
+    sizes = term_sizes(q, k, v, dout, least, bias=bias, **masks)
     absolute = {name: unit * size for name, size in sizes.items()}
     return call, Oracle(written, expected, call.tolerance, f"{method}: {{}}", absolute)
 
 
-def term_sizes(q, k, v, dout, **how) -> dict[str, np.ndarray]:
+def term_sizes(q, k, v, dout, least: float = 0.0, **how) -> dict[str, np.ndarray]:
     """Return, for dq, dk and dv, the roots of the sums of the squares of their elements' terms.
 
     Roundings that know nothing of each other add up so. In ds = p (dp - delta) dp and delta count
-    apart, for they are sums too. Where there are few keys or few columns they nearly cancel.
+    apart, for they are sums too. Where there are few keys or few columns they nearly cancel. A
+    query's delta, of a rounded out, is off by the same for all keys: in dq it meets their mean.
     q, dout: (B, H, n, d).  k, v: (B, H_kv, m, d).  how: as of reference.attention().
+    least: the smallest normal number: below it roundings of p, ds and the gradients are those of
+    it.
     """
     groups = q.shape[1] // k.shape[1]
     k, v = (np.repeat(np.asarray(one, np.float64), groups, axis=1) for one in (k, v))
     p = reference.softmax(reference.attention_scores(q, k, **how))
     scale = how.get("scale", q.shape[3] ** -0.5)
-    of_out = (p @ v) ** 2
+    of_out, of_k = (p @ v) ** 2, (p @ k) ** 2
     p, q, k, v, dout = (np.asarray(one, np.float64) ** 2 for one in (p, q, k, v, dout))
-    ds = scale**2 * p * (dout @ v.swapaxes(-1, -2) + (dout * of_out).sum(axis=-1, keepdims=True))
+    delta = (dout * of_out).sum(axis=-1, keepdims=True)
+    ds = p * (dout @ v.swapaxes(-1, -2) + delta)
+    p, ds = p + least**2, scale**2 * (ds + least**2)
     of_keys = (ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dout)
     dk, dv = (one.reshape(len(q), -1, groups, *one.shape[2:]).sum(axis=2) for one in of_keys)
-    return {name: np.sqrt(one) for name, one in (("dq", ds @ k), ("dk", dk), ("dv", dv))}
+    dq = ds @ k + scale**2 * delta * of_k
+    return {n: np.sqrt(one + least**2) for n, one in (("dq", dq), ("dk", dk), ("dv", dv))}
 
 
 def verify_backward(
