@@ -228,6 +228,26 @@ def test_a_verdict_sees_one_wrong_element(monkeypatch):
 
 
 # -- what the kernels do ---------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_verdict_in_16_bits_sees_one_pair_too_few(dtype):
+    """A causal mask that hides the last key from one query: each gradient alone is refused."""
+    q, k, v = (one.astype(DTYPES[dtype]) for one in seeded_qkv((1, 1, 70, 16), 84))
+    arrays = backward_inputs(q, k, v, causal=True)
+    call, oracle = backward_call("backward_mma", arrays, causal=True)
+    call.run()
+    assert oracle.judge().agrees
+    hidden = np.zeros((70, 84), np.float32)
+    hidden[0, 14] = -np.inf  # of 15 keys that it sees
+    given = arrays["q"], arrays["k"], arrays["v"], arrays["dout"]
+    found = reference.attention_backward(*given, causal=True, bias=hidden)
+    for name, wrong in zip(("dq", "dk", "dv"), found, strict=True):
+        right = call.arrays[name].copy()
+        call.arrays[name][...] = array_module().asarray(wrong.astype(DTYPES[dtype]))
+        assert not oracle.judge().agrees, name
+        call.arrays[name][...] = right
+    assert oracle.judge().agrees
+
+
 def simulated(arrays, **how):
     call, oracle = backward_call("backward_rows", arrays, "simulator", **how)
     return call.launches, call.arrays, oracle
