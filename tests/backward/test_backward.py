@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from gradient_runs import H200
 from kernelscope import Counters, Sanitizer, observe
 from kernelscope.backend import array_module, asnumpy
 
@@ -330,6 +331,25 @@ def test_options_that_a_method_lacks_are_refused_by_name(monkeypatch):
     assert choose_backward(problem, Device()) == ("plain", "it is plain")
     assert choose_backward(problem, Device(), True)[0] == "backward_rows"
     assert choose_backward(replace(problem, biased=True), Device())[0] == "backward_rows"
+
+
+# For d of at most 64, and for more: blocks of the first kernel, whose rows fill tiles, and of the
+# last one. 420 rows, 70 to a head; 16 or 8 a block; tiles of 64 or, of 30, 32.
+ROW_BLOCKS = {
+    "backward_mma": [(48, 27), (96, 53)],
+    "backward_wgmma": [(48, 27), (96, 53)],
+    "backward_tf32x3": [(36, 27), (72, 53)],
+}
+
+
+@pytest.mark.parametrize("method", ROW_BLOCKS)
+def test_blocks_of_what_goes_row_by_row(method):
+    one = METHODS[method]
+    for d, blocks in zip((64, 72), ROW_BLOCKS[method], strict=True):
+        problem = Problem(6, 70, 33, d, 3, 3, dtype=one.dtypes[0])
+        launches = [one.steps[at].launch(problem, (), H200) for at in (0, -1)]
+        assert [launch.grid for launch in launches] == [(number, 1, 1) for number in blocks]
+        assert all(launch.block == (256, 1, 1) for launch in launches)
 
 
 def test_auto_says_what_it_picks(caplog):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import gradient_runs
 import numpy as np
 import pytest
 from gradient_runs import A100, H200
@@ -55,22 +56,18 @@ def test_the_widest_rows(causal):
     run(inputs((1, 2, 33, 127), 40, 1, causal=causal, scale=-0.2), causal=causal, scale=-0.2)
 
 
-def test_addresses_without_16_bytes_and_margins():
-    arrays = inputs((1, 1, 9, 16), 13)
-    call, oracle = backward_call(METHOD, arrays)
-    if call.backend == "gpu":
-        pytest.skip("arrays of the host")
-    blocks = {}
-    for name in ("q", "k", "v", "out", "dout", "dq", "dk", "dv"):
-        array = call.arrays[name]
-        blocks[name] = np.full(array.size + 10, np.nan, array.dtype)
-        moved = blocks[name][5 : 5 + array.size].reshape(array.shape)
-        moved[...] = array
-        call.arrays[name] = moved
-    call.run()
-    for name in ("dq", "dk", "dv"):
-        assert_agrees(call.arrays[name], oracle.expected[name], name=name)
-        assert np.isnan(blocks[name][:5]).all() and np.isnan(blocks[name][-5:]).all()
+@pytest.mark.parametrize("m", [84, 7])
+def test_a_diagonal_that_just_misses_a_tile(m):
+    """The first query sees all keys of a warp but one; or of its tile the last alone sees a key."""
+    run(inputs((1, 1, 70, 16), m, causal=True), causal=True)
+
+
+@pytest.mark.parametrize("name", in_turns(gradient_runs.ARRAYS, 2))
+def test_an_address_without_16_bytes_and_its_margins(name):
+    call, oracle = backward_call(METHOD, inputs((1, 1, 9, 16), 13))
+    gradient_runs.run_with_one_moved(call, name)
+    for one in oracle.written:
+        assert_agrees(call.arrays[one], oracle.expected[one], name=one)
 
 
 def test_scores_far_below_zero_beside_keys_that_are_not_there():

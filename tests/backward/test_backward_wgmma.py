@@ -49,6 +49,12 @@ def test_gradients(dtype, shape, m, kv_heads, how):
     run(inputs(dtype, shape, m, kv_heads, **how), **how)
 
 
+@pytest.mark.parametrize(("n", "m"), [(70, 132), (130, 3)])
+def test_a_diagonal_that_just_misses_a_tile(n, m):
+    """The first query sees all of 64 keys but one; or of its tile the last alone sees a key."""
+    run(inputs(HALF, (1, 1, n, 16), m, causal=True), causal=True)
+
+
 # (n, m, d, causal): more queries than keys, odd numbers of tiles, and more keys, of which three
 # blocks take a head in two rounds; and for them two tiles of queries to one of keys.
 TURNS = [

@@ -181,8 +181,11 @@ class Tensor:
 
 
 @pytest.fixture
-def tensors(gpu, monkeypatch):
-    """A library of Tensors that gives the streams it hands out; returns a maker of them."""
+def tensors(gpu, monkeypatch, request):
+    """A library of Tensors that gives the streams it hands out; returns a maker of them.
+
+    Its parameter: whether the library also gives a stream's address without an object of it.
+    """
     from kernelscope.module import interop
 
     entered = []
@@ -202,6 +205,9 @@ def tensors(gpu, monkeypatch):
         current_stream=lambda index: types.SimpleNamespace(cuda_stream=torch.stream)
     )
     torch.stream = 77
+    if getattr(request, "param", False):
+        raw = {Tensor.device.index: lambda: torch.stream}
+        torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda index: raw[index]())
     torch.empty_like = lambda tensor: Tensor(gpu.array(tensor.shape, tensor.array.dtype))
     torch.empty = lambda shape, dtype, device: Tensor(gpu.array(shape))
     torch.float32 = np.float32
@@ -221,6 +227,7 @@ def tensors(gpu, monkeypatch):
     interop.tensor_library.cache_clear()
 
 
+@pytest.mark.parametrize("tensors", [False, True], indirect=True)
 def test_a_warm_call_launches_on_the_addresses_of_tensors(tensors):
     shape = 1, 2, 64, 64
     for stream in (77, 77, 78):
@@ -255,6 +262,27 @@ def test_a_warm_backward_pass_launches_on_the_addresses_of_tensors(tensors):
     q.requires_grad = True
     with pytest.raises(InputTypeError, match="q requires grad"):
         attention_backward(q, q, q, q, tensors.make(*shape[:3]), q)
+
+
+@pytest.mark.parametrize("of_pytorch", [False, True])
+@pytest.mark.parametrize(
+    ("function", "logger"),
+    [(attention, "attn_course.ladder.attention"), (attention_backward, "attn_course.backward")],
+)
+def test_a_warm_call_says_what_auto_picks(function, logger, of_pytorch, tensors, caplog):
+    """By the same logger as the first call."""
+    given = {name: tensors.make(1, 2, 64, 64) for name in ("q", "k", "v", "out", "dout")}
+    given["lse"] = tensors.make(1, 2, 64)
+    if function is attention:
+        given = {name: given[name] for name in "qkv"}
+    if not of_pytorch:
+        given = {name: one.array for name, one in given.items()}
+    with caplog.at_level("INFO", "attn_course"):
+        for _ in range(2):
+            function(**given, method="auto")
+            assert kept._cached
+    first, second = ((one.name, one.getMessage()) for one in caplog.records)
+    assert first == second and first[0] == logger and first[1].startswith("auto picks ")
 
 
 def test_a_tensor_that_requires_grad_is_refused_warm_or_cold(tensors):
