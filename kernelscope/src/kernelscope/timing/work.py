@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -171,6 +171,7 @@ def work_of(
     counts, edges = executions(segments, counted, blocks * warps)
     traffic = Traffic(counted)
     dram_bytes, dram_share = dram_traffic(gpu, reuse, traffic)
+    exact = corrections(segments, counts, counted)
 
     def latency(code: Code) -> float:
         return latency_of(code, traffic, gpu, dram_share)
@@ -179,15 +180,22 @@ def work_of(
         return float(unit_clocks(code, traffic, gpu)[UNITS.index("memory")])
 
     chain = walk(segments, edges, latency, passes)
-    exact = corrections(segments, counts, counted)
     totals: defaultdict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(len(UNITS)))
+    idle = 0.0  # executions of guarded instructions in which no lane takes part
     for at, code in codes(segments):
-        times = counts[at] * exact.get((code.line, KINDS.get(code.name, "")), 1.0)
-        totals[at, code.line] += times * unit_clocks(code, traffic, gpu)
+        share = exact.get((code.line, KINDS.get(code.name, "")), 1.0)
+        clocks = share * unit_clocks(code, traffic, gpu)
+        if code.guarded and share < 1:
+            clocks += (1 - share) * clocks_of_no_lane(code)
+            idle += (1 - share) * counts[at]
+        totals[at, code.line] += counts[at] * clocks
     keys = list(totals)
     each = counts / (blocks * warps)
+    issued = float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True)))
+    # all warps issue what is guarded, also those that the PTX takes past it
+    imbalance = max(1.0, shape.imbalance - idle / max(issued, 1.0))
     return LaunchWork(
-        shape,
+        replace(shape, imbalance=imbalance),
         resident_blocks(gpu, warps, machine.registers, shape.shared_bytes),
         np.array([at for at, _ in keys]),
         np.array([line for _, line in keys]),
@@ -200,7 +208,7 @@ def work_of(
         dram_bytes,
         atomic_times(traffic, reuse),
         any(code.name == "BAR" for _, code in codes(segments)),
-        float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True))),
+        issued,
         machine.registers,
     )
 
@@ -248,6 +256,16 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     elif kind == "shuffle" or name in ("LDL", "STL"):
         clocks["memory"] = 1.0
     return np.array([clocks[unit] for unit in UNITS])
+
+
+def clocks_of_no_lane(code: Code) -> np.ndarray:
+    """(UNITS,) the same of an execution whose predicate is false in all lanes: it is issued, and
+    takes a place in the memory pipe.
+    """
+    clocks = np.zeros(len(UNITS))
+    clocks[UNITS.index("issue")] = code.issue / SCHEDULERS
+    clocks[UNITS.index("memory")] = float(" " in KINDS.get(code.name, ""))
+    return clocks
 
 
 def products(code: Code) -> float:
