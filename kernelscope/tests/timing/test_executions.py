@@ -19,6 +19,11 @@ def load(line, times, block):
     return PtxCounts(Instruction("ld.global.f32", ()), line, times, counts, False, block)
 
 
+def store(line, times):
+    counts = Counter(global_store_requests=times)
+    return PtxCounts(Instruction("st.global.f32", ()), line, times, counts, False, 2)
+
+
 def segment(names, follows):
     return Segment([code(name, line) for name, line in names], follows)
 
@@ -134,7 +139,8 @@ def test_a_guarded_exit_lets_no_more_warps_on_than_come():
         segment([("FADD", 5), ("BRA", 5)], [4, 3]),
         segment([("STG", 9), ("EXIT", 9)], []),
     )
-    found, _ = executions(segments, [arithmetic("add.f32", 5, 10800)], warps=100)
+    counted = [arithmetic("add.f32", 5, 10800), store(9, 100)]
+    found, _ = executions(segments, counted, warps=100)
     assert found == pytest.approx([100, 100, 100, 10800, 100], rel=0.02)
     few = segments[0], segment([("LDG", 5), ("EXIT", 5)], [])
     found, _ = executions(few, [load(5, 30, 1)], warps=100)
@@ -143,16 +149,13 @@ def test_a_guarded_exit_lets_no_more_warps_on_than_come():
 
 def test_a_guarded_instruction_is_issued_where_the_ptx_jumps_over_it():
     """One warp of eight stores; all of them run the loop."""
-    store = Code("STG", (), "", True, 6, 1, 7, 7, 0, "")
+    guarded = Code("STG", (), "", True, 6, 1, 7, 7, 0, "")
     loop = segment([("LDG", 5), ("BRA", 4)], [2, 1])
-    loop.code.insert(1, store)
+    loop.code.insert(1, guarded)
     segments = segment([("S2R", 1)], [1]), loop, segment([("EXIT", 9)], [])
-    stores = PtxCounts(
-        Instruction("st.global.f32", ()), 6, 100, Counter(global_store_requests=100), False, 2
-    )
-    found, _ = executions(segments, [load(5, 800, 1), stores], warps=100)
+    found, _ = executions(segments, [load(5, 800, 1), store(6, 100)], warps=100)
     assert found == pytest.approx([100, 800, 100], rel=0.01)
-    alone, _ = executions(segments, [stores], warps=100)
+    alone, _ = executions(segments, [store(6, 100)], warps=100)
     assert alone[1] == pytest.approx(100, rel=0.02)
 
 
