@@ -9,7 +9,7 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, observer
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
-from kernelscope.timing.work import LINE_LOAD, LINE_STORE
+from kernelscope.timing.work import CONSTANT_CLOCKS, LINE_LOAD, LINE_STORE
 from kernelscope.watch.counters.patterns import TouchedBytes
 
 H200 = gpu("h200")
@@ -23,6 +23,12 @@ extern "C" __global__ void pick(const int* at, const float* x, float* y)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     y[i] = x[at[i]];
+}
+__constant__ float table[64];
+extern "C" __global__ void look_up(const int* at, float* y)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = table[at[i]];
 }"""
 COUNT = 1 << 24  # floats: 64 MiB
 
@@ -116,3 +122,12 @@ def test_lines_of_several_files_name_theirs(tmp_path):
         assert shown.count("what one line") == 2
         for name in ("a", "b"):
             assert (f"what one line of {name}.cu does:" in shown) == (used is modules)
+
+
+@pytest.mark.parametrize("different", [1, 2, 32])
+def test_a_constant_for_each_lane_is_a_pass_for_each_address(different):
+    at = np.arange(1024, dtype=np.int32) % different
+    found = launched("look_up", (4,), (256,), at, np.zeros(1024, np.float32))
+    passes = different * at.size / 32 / H200.sms
+    us = CONSTANT_CLOCKS * passes * 1e6 / H200.hz
+    assert found.bounds["constant cache"] == pytest.approx(us)

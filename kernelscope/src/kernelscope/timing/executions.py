@@ -71,6 +71,8 @@ class PtxCounts:
             return "tensor"
         if self.counts["async_copy_requests"]:
             return "async copy"
+        if self.counts["constant_load_passes"] > self.executions:  # addresses of a warp differ
+            return "constant load"
         for space in ("global", "shared"):
             for way in ("load", "store", "atomic"):
                 if self.counts[f"{space}_{way}_requests"]:

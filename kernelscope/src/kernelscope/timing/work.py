@@ -12,11 +12,12 @@ from .machine_code import Code, MachineCode
 from .schedule import MEETINGS, walk
 from .uneven import Unevenness
 
-UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory", "fill")
-OF_SCHEDULER = np.array([1, 1, 1, 1, 1, 1, 0, 0], bool)  # units of which each scheduler has its own
+UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory", "fill", "constant")
+OF_SCHEDULER = np.array([1] * 6 + [0] * 3, bool)  # units of which each scheduler has its own
 SECTOR_BYTES = 32
 FILL_BYTES = 64  # between L1 and L2, a clock and SM
 TAGS = 4  # lines that L1 looks up in a clock
+CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load: see docs/time.md
 SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
 FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
 LINE_LOAD, LINE_STORE = 1.5, 3.0  # sectors that a request of a line costs L2, if it has fewer
@@ -129,6 +130,9 @@ class Traffic:
             if kind.startswith("shared"):
                 self.passes[key] += counts[kind.replace(" ", "_") + "_wavefronts"]
                 continue
+            if kind.startswith("constant"):
+                self.passes[key] += counts["constant_load_passes"]
+                continue
             way = "load" if kind == "async copy" else kind.split()[1]
             sectors = counts[f"global_{way}_sectors"]
             self.sectors[key] += sectors
@@ -177,7 +181,8 @@ def work_of(
         return latency_of(code, traffic, gpu, dram_share)
 
     def passes(code: Code) -> float:
-        return float(unit_clocks(code, traffic, gpu)[UNITS.index("memory")])
+        clocks = unit_clocks(code, traffic, gpu)
+        return float(clocks[UNITS.index("memory")] + clocks[UNITS.index("constant")])
 
     chain = walk(segments, edges, latency, passes)
     totals: defaultdict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(len(UNITS)))
@@ -255,7 +260,14 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
         clocks["memory"] = traffic.per_request(code.line, kind)
     elif kind == "shuffle" or name in ("LDL", "STL"):
         clocks["memory"] = 1.0
+    elif _is_indexed_constant(code):
+        clocks["constant"] = CONSTANT_CLOCKS * traffic.per_request(code.line, "constant load")
     return np.array([clocks[unit] for unit in UNITS])
+
+
+def _is_indexed_constant(code: Code) -> bool:
+    """Does it load a constant at a place that each lane has of its own?"""
+    return code.name == "LDC" and ("const" in code.parts or "][R" in code.operands)
 
 
 def clocks_of_no_lane(code: Code) -> np.ndarray:
@@ -299,6 +311,9 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: floa
         return getattr(gpu, MEETINGS[code.name])
     if kind == "shuffle":
         return near
+    if _is_indexed_constant(code):
+        more = CONSTANT_CLOCKS * (traffic.per_request(line, "constant load") - 1)
+        return _LATENCIES["LDC"] + more
     return _LATENCIES.get(code.name, near)
 
 
