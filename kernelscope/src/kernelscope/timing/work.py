@@ -1,5 +1,6 @@
 """What one launch asks of a GPU: instructions by segment, line and unit, and bytes by level."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM
 LINE_LOAD, LINE_STORE = 1.5, 3.0  # sectors that a request of a line costs L2, if it has fewer
 ATOMIC = 2.0  # ... and each sector of an atomic
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
+_INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
 _MULTIPLY = ("IMAD", "IDP")
 _ALU = tuple(
@@ -267,7 +269,9 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
 
 def _is_indexed_constant(code: Code) -> bool:
     """Does it load a constant at a place that each lane has of its own?"""
-    return code.name == "LDC" and ("const" in code.parts or "][R" in code.operands)
+    if code.name != "LDC":
+        return False
+    return "const" in code.parts or _INDEXED.search(code.operands) is not None
 
 
 def clocks_of_no_lane(code: Code) -> np.ndarray:
