@@ -44,9 +44,12 @@ def launched(name, grid, block, *arguments, blocks=None):
 def test_sampled_blocks_lie_apart_and_in_the_grid(monkeypatch, grid, blocks):
     monkeypatch.setattr(observer, "_cluster", lambda launch: (1, 1, 1))
     chosen = Time("h200", blocks=blocks).chosen_blocks(SimpleNamespace(grid=grid))
-    for one, after in itertools.pairwise(chosen):
+    ordered = sorted(chosen, key=lambda part: part.start)
+    for one, after in itertools.pairwise(ordered):
         assert one.stop <= after.start
-    assert 0 <= chosen[0].start and chosen[-1].stop <= np.prod(grid)
+    assert 0 <= ordered[0].start and ordered[-1].stop <= np.prod(grid)
+    first = sorted(part.start for part in chosen[:4])  # a few lie far apart too
+    assert np.diff(first).max() < 0.6 * np.prod(grid)
     assert blocks // 2 <= sum(map(len, chosen)) <= blocks
 
 
@@ -57,6 +60,17 @@ def test_sampled_blocks_keep_step_with_no_grid(monkeypatch, blocks):
     chosen = Time("h200", blocks=blocks).chosen_blocks(SimpleNamespace(grid=(7, 7, 24)))
     inside = [at % 7 < 6 and at // 7 % 7 < 6 for one in chosen for at in one]
     assert 0.5 < np.mean(inside) < 0.95
+
+
+def test_no_more_blocks_run_where_they_are_long(monkeypatch):
+    """Four of 256 blocks have as much work as is enough, and say the same as 64 of them."""
+    arguments = np.arange(65536, dtype=np.int32), *(np.zeros(65536, np.float32) for _ in "xy")
+    all_groups = launched("pick", (256,), (256,), *arguments, blocks=64)
+    monkeypatch.setattr(observer, "ENOUGH", 100)
+    one_group = launched("pick", (256,), (256,), *arguments, blocks=64)
+    assert all_groups.notes[0] == "64 of 256 blocks were run and stand for all"
+    assert one_group.notes[0] == "4 of 256 blocks were run and stand for all: they are long"
+    assert one_group.us == pytest.approx(all_groups.us, rel=0.02)
 
 
 def test_pieces_by_themselves():
