@@ -24,7 +24,7 @@ LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds n
 GROUPS = 16  # of neighbouring blocks that stand for a large grid
 GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
 MOST_PLACES = 1 << 14  # of a group, of which one is chosen
-ENOUGH = 1 << 23  # instructions of warps: about half a minute; no further group is run after them
+ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run after so many
 _ASIDE = ("ld.const", "ld.param")
 
 
