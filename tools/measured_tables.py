@@ -336,6 +336,7 @@ def best_peers(suites: Iterable[str]) -> str:
         record = read_record(_of(suite))
         groups.setdefault((kinds_of(record), bool(stale_kernels(record))), []).append(record)
     parts, rows = [], []
+    first = next(iter(groups))[0]
     for (kinds, _), found in groups.items():
         own = [row for record in found for row in record["rows"]]
         ratios, rows = [row["ratio_peer"]["value"] for row in own], rows + own
@@ -343,7 +344,8 @@ def best_peers(suites: Iterable[str]) -> str:
         of = f" of {names}" if len(groups) > 1 else ""
         parts.append(
             f"{min(ratios):.2f} to {max(ratios):.2f} times as fast, at {len(own)} shapes{of}, as "
-            f"the best of {kinds}{_changed(found[0])}"
+            f"the best of {kinds.replace(first, 'the same') if parts else kinds}"
+            f"{_changed(found[0])}"
         )
     best = Counter(row["best_peer"].removeprefix("torch_") for row in rows)
     tally = listed(f"`{name}` at {count}" for name, count in best.most_common())

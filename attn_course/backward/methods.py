@@ -150,7 +150,7 @@ def attention_backward(
     request = BackwardRequest(*given, bias, return_dbias, deterministic, options)
     if exchange is not None:
         return _of_foreign(exchange, request)
-    return gradients(run_request(request).arrays)
+    return gradients(run_request(request)[1])
 
 
 def _of_foreign(exchange: Interchange, request: BackwardRequest):
@@ -163,16 +163,16 @@ def _of_foreign(exchange: Interchange, request: BackwardRequest):
         if cached is not None and cached.is_current():
             return _on_addresses(cached, request)
         taken = {name: exchange.take(name, array) for name, array in inputs.items()}
-        call = run_request(msgspec.structs.replace(request, **taken))
+        call, arrays = run_request(msgspec.structs.replace(request, **taken))
         if form is not None and call.takes_addresses:
             keep_call(form, CachedCall(call))
-        return exchange.give(gradients(call.arrays))
+        return exchange.give(gradients(arrays))
 
 
 def _on_addresses(cached: CachedCall, request: BackwardRequest) -> tuple:
     """Run a kept call on tensors of a GPU, whose addresses the kernels take, into new tensors."""
     tensors = request.arrays(tensor_library(type(request.q)))
-    cached.on({name: one.data_ptr() for name, one in tensors.items()}).run()
+    cached.run({name: one.data_ptr() for name, one in tensors.items()})
     return gradients(tensors)
 
 

@@ -153,21 +153,8 @@ class Call:
             launch.run(self.arrays)
         return partial(last.run, self.arrays)
 
-    def on(self, arrays: dict[str, object]) -> "Call":
-        """Return the same call on other arrays with the dtypes, shapes and order of the first."""
-        self._add_scratch(arrays)
-        return Call(
-            self.problem,
-            self.scale,
-            self.backend,
-            self.launches,
-            arrays,
-            self.scratch,
-            self.method,
-            self.reason,
-        )
-
-    def _add_scratch(self, arrays: dict[str, object]) -> None:
+    def add_scratch(self, arrays: dict[str, object]) -> None:
+        """Add to the arrays those that the call makes for itself."""
         if self.scratch:
             arrays |= scratch_arrays(self.scratch, self.problem, array_module(self.backend))
         if "s" in arrays and "p" not in arrays:
@@ -218,7 +205,7 @@ def call_steps(
             made |= step.scratch(geometry, problem)
     scratch = {n: shape for n, shape in made.items() if n in used and n not in arrays}
     call = Call(problem, float(scale), backend, (), dict(arrays), scratch)
-    call._add_scratch(call.arrays)
+    call.add_scratch(call.arrays)
     call.launches = tuple(_launch(step, call, part, options) for part in slices for step in steps)
     return call
 

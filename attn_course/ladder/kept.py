@@ -57,12 +57,17 @@ class CachedCall:
         self.looked = now
         return True
 
-    def on(self, arrays: dict[str, object]) -> Call:
-        """Return the call on these arrays, or on their addresses on a GPU."""
-        call = self.call.on(arrays)
-        if call.reason and log.isEnabledFor(logging.INFO):
-            log.info("auto picks %s: %s", call.method, call.reason)
-        return call
+    def run(self, arrays: dict[str, object], stream: int | None = None) -> dict[str, object]:
+        """Launch on these arrays, or on their addresses on a GPU, and return them.
+
+        stream: as of StepLaunch.run().
+        """
+        if self.call.reason and log.isEnabledFor(logging.INFO):
+            log.info("auto picks %s: %s", self.call.method, self.call.reason)
+        self.call.add_scratch(arrays)
+        for launch in self.call.launches:
+            launch.run(arrays, stream)
+        return arrays
 
 
 _cached: dict[tuple, CachedCall] = {}

@@ -279,25 +279,23 @@ def attention(
     )
     if exchange is not None:
         return _of_foreign(exchange, request)
-    arrays = run_request(request).arrays
+    _, arrays = run_request(request)
     return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]
 
 
-def run_request(request: Request) -> Call:
-    """Run the call of a request, with the launches of an earlier one of its form; return it.
+def run_request(request: Request) -> tuple[Call, dict[str, object]]:
+    """Run the call of a request, or the kept one of its form; return that call and the arrays.
 
     request: a Request, or another with its `cached()`, `arrays()` and `call()`.
     """
     cached, form = request.cached()
     if cached is not None and cached.is_current():
-        call = cached.on(request.arrays(cached.xp, check_overlap))
-        call.run()
-        return call
+        return cached.call, cached.run(request.arrays(cached.xp, check_overlap))
     call = request.call()
-    call.run()
+    arrays = call.run()
     if form is not None:
         keep_call(form, CachedCall(call))
-    return call
+    return call, arrays
 
 
 def _of_foreign(exchange: Interchange, request: Request):
@@ -312,11 +310,11 @@ def _of_foreign(exchange: Interchange, request: Request):
             return _on_addresses(cached, request)
         names = (*_INPUTS, "out")
         taken = {name: exchange.take(name, getattr(request, name)) for name in names}
-        call = run_request(msgspec.structs.replace(request, **taken))
+        call, arrays = run_request(msgspec.structs.replace(request, **taken))
         given = [getattr(request, name) for name in _INPUTS]
         if form is not None and call.takes_addresses and are_plain(given):
             keep_call(form, CachedCall(call))
-        found = call.arrays["out"], call.arrays.get("lse")
+        found = arrays["out"], arrays.get("lse")
         return exchange.give(found if request.return_lse else found[0])
 
 
@@ -331,7 +329,7 @@ def _on_addresses(cached: CachedCall, request: Request, stream: int | None = Non
     if request.return_lse:
         tensors["lse"] = lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     arrays = {name: one.data_ptr() for name, one in tensors.items() if one is not None}
-    cached.on(arrays).run(stream)
+    cached.run(arrays, stream)
     return (out, lse) if request.return_lse else out
 
 

@@ -172,7 +172,17 @@ def stream_address(value) -> int | None:
     index = value.device.index
     if cupy.cuda.runtime.getDevice() != index:
         return None
-    return torch.cuda.current_stream(index).cuda_stream
+    return _current_stream(torch)(index)
+
+
+@lru_cache(maxsize=4)
+def _current_stream(torch):
+    """Return a function from a device's index to the address of PyTorch's current stream there.
+
+    The one that Triton's launches call makes no object of it.
+    """
+    raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+    return raw or (lambda index: torch.cuda.current_stream(index).cuda_stream)
 
 
 def on_stream_of(value):
