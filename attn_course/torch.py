@@ -91,7 +91,14 @@ def _attend(tensors, mask, is_causal: bool, scale):
     causal = is_causal and n == m
     given = flat if bias is None else [*flat, bias]
     if torch.is_grad_enabled() and any(one.requires_grad for one in given):
-        _check_gradient(*flat[:2], bias, causal)
+        try:
+            _check_gradient(*flat[:2], bias, causal)
+        except UserError as error:
+            if is_causal and not causal:
+                raise InputError(
+                    f"is_causal with n = {n}, m = {m} is a mask, and {error}"
+                ) from None
+            raise
         out = AttentionFunction.apply(*flat, bias, causal, scale)
     else:
         out = attention(*flat, "auto", causal, scale, bias=bias)

@@ -11,11 +11,11 @@
 //                backward_mma: grid (batch*kv_heads*ceil(m/BC)), block (64*PAIRS), dynamic shared
 //                2*BC*ROW_BYTES + BR*(4*ROW_BYTES + 8*BC + 16) bytes, BC = 16*KEY_TILES*PAIRS;
 //                end_backward: grid (ceil(batch*heads*n/(D > 64 ? 8 : 16))), block (256)
-// Needs:         sm_80; d <= D; D a multiple of 16; BR 64 or 128; BFLOAT16 1, or 0 for half; heads
-//                a multiple of kv_heads; turns zeros, as it leaves them
+// Needs:         sm_80; d <= D; D a multiple of 16; BR 64, or 128 with PAIRS even; BFLOAT16 1, or
+//                0 for half; heads a multiple of kv_heads; turns zeros, as it leaves them
 // Expect:        tensor cores and reads of shared memory take nearly the same time; dq is summed as
 //                blocks come or, where DETERMINISTIC, as keys do: the same bits on every run
-// Limits:        no bias; weights and ds are rounded to 16 bits; dq_sum is twice as large as dq
+// Limits:        no bias; weights and ds in 16 bits: in half a ds past 65504 is infinite
 
 #ifndef BFLOAT16
 #define BFLOAT16 1  // elements are 1: bfloat16, 0: half

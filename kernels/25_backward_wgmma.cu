@@ -16,7 +16,8 @@
 //                leaves them
 // Expect:        dq is summed as blocks come or, where DETERMINISTIC, in a fixed order: the same
 //                bits on every run
-// Limits:        no bias; products of 64 x 64 read shared memory as long as they multiply
+// Limits:        no bias; ds in 16 bits, as in 24; products of 64 x 64 read shared memory as long
+//                as they multiply
 // Long:          The three kernels of the pass are one file, and the constants and rings of the
 //                third one alone take 60 lines.
 

@@ -358,18 +358,20 @@ def best_peers(suites: Iterable[str]) -> str:
 def elsewhere() -> str:
     """How the gradients of 16 bits, few queries and rings stand against their peers."""
     gradients, few, rings = (read_record(_of(suite)) for suite in ("backward", DECODE, "parallel"))
-    ratios = [
-        row["ratios"][OURS["backward"]]["value"]
-        for row in gradients["rows"]
-        if OURS["backward"] in row["ratios"]
-    ]
+    ratios, exact = (
+        [row["ratios"][name]["value"] for row in gradients["rows"] if name in row["ratios"]]
+        for name in (OURS["backward"], "backward_tf32x3")
+    )
+    untimed = kinds_of(gradients).partition(" (")[2].replace("torch_", "").replace("_backward", "")
     decoding = [row["ratio_peer"]["value"] for row in few["rows"]]
     against = [(row["shape"][2], row["ratios"]["ring"]) for row in rings["rows"]]
     peers = [one[TORCH]["value"] for _, one in against if TORCH in one]
     return (
-        f"the backward pass of kernel 25 is {_ends(ratios)} times as fast as the best of the same "
-        f"peers' at {len(ratios)} shapes{_changed(gradients)}, decoding {_ends(decoding)} times at "
-        f"{len(decoding)}{_changed(few)}; a ring of two GPUs is "
+        f"the backward pass of kernel 25 is {_ends(ratios)} times as fast as the best of its peers "
+        f"at {len(ratios)} shapes of bfloat16, that of kernel 30 {_ends(exact)} times at "
+        f"{len(exact)} of float32{_changed(gradients)}{f' ({untimed}' if untimed else ''}; "
+        f"decoding {_ends(decoding)} times at {len(decoding)}{_changed(few)}; "
+        "a ring of two GPUs is "
         f"{_pays([(n, one[ONE]['value']) for n, one in against])}, and {_ends(peers)} times as "
         f"fast as PyTorch's context_parallel at {len(peers)} shapes{_changed(rings)}"
     )

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import signature
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -34,6 +35,7 @@ _log = logging.getLogger("attn_course.backward")
 class BackwardRequest(msgspec.Struct, frozen=True, eq=False):
     """What :func:`attention_backward` is asked for: its arguments by their names."""
 
+    log: ClassVar[logging.Logger] = _log  # says what "auto" picks
     q: object
     k: object
     v: object
@@ -165,7 +167,7 @@ def _of_foreign(exchange: Interchange, request: BackwardRequest):
         taken = {name: exchange.take(name, array) for name, array in inputs.items()}
         call, arrays = run_request(msgspec.structs.replace(request, **taken))
         if form is not None and call.takes_addresses:
-            keep_call(form, CachedCall(call))
+            keep_call(form, CachedCall(call, request.log))
         return exchange.give(gradients(arrays))
 
 

@@ -9,8 +9,6 @@ from attn_course.ladder.problem import LARGEST_D, Device, Geometry, Problem, cei
 from attn_course.ladder.steps import Step
 from attn_course.reference.dtypes import HALVES
 
-RELATIVE = 2**-6  # of dq where keys are alike: delta, subtracted from dp, is of a rounded out
-
 
 def tile_keys(c: Mapping[str, int]) -> int:
     """Keys a block."""
@@ -40,7 +38,7 @@ def _fitting(problem: Problem, device: Device) -> list[Constants]:
     return [
         c
         for c in TILES.of(problem.d)
-        if mma_bytes(c) <= device.shared_bytes and c["BR"] < problem.n + 64  # 64 queries of it idle
+        if mma_bytes(c) <= device.shared_bytes and c["BR"] < problem.n + 64  # one of 64 would do
     ]
 
 
@@ -83,6 +81,11 @@ def _begin(entry, problem, c):
 
 
 def _products(entry, problem, c):
+    if c["PAIRS"] % (c["BR"] // 64):
+        raise InputError(
+            f"backward_mma: {c['PAIRS']} pairs of warps cannot share {c['BR']} queries of dq in "
+            f"whole parts: make PAIRS a multiple of {c['BR'] // 64}, or pass -DBR=64 too"
+        )
     grid = (_key_blocks(c, problem), 1, 1)
     return Geometry(entry, grid, (64 * c["PAIRS"], 1, 1), mma_bytes(c))
 
@@ -103,7 +106,7 @@ def _scratch(geometry, problem):
 
 def _step(entry, computes, arguments, writes, geometry, **more) -> Step:
     names = tuple(arguments.split()), tuple(writes.split())
-    how = {"tune": mma_config, "dtypes": ("bfloat16", "float16"), "relative": RELATIVE}
+    how = {"tune": mma_config, "dtypes": ("bfloat16", "float16")}
     return Step(24, "24_backward_mma", entry, computes, *names, geometry, **how | more)
 
 

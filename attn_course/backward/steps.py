@@ -219,6 +219,10 @@ def check_method(name: str, problem: Problem, dbias: bool = False) -> None:
         )
     for option in _wanted(problem, dbias):
         if not method.supports(option):
-            able = ", ".join(other for other, one in METHODS.items() if one.supports(option))
+            able = ", ".join(
+                f"{other} ({', '.join(one.dtypes)})"
+                for other, one in METHODS.items()
+                if one.supports(option)
+            )
             words = OPTIONS[option].removeprefix("a ")
             raise UnsupportedOption(f"method {name!r} has no {words}; methods that do: {able}")

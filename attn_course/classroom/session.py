@@ -10,7 +10,7 @@ from functools import lru_cache
 from kernelscope.errors import UserError
 
 from attn_course.exercises.exercise import ExerciseError
-from attn_course.exercises.session import current_text
+from attn_course.exercises.session import current_text, passed_cases
 from attn_course.lessons.working_copy import GRADER
 
 from .gpu_bonus import Bonus, timed
@@ -51,7 +51,7 @@ def _judged(name: str, text: str, hidden: bool) -> Points:
     points of the notebook and names the student instead.
     """
     try:
-        return _scored(name, text, hidden=hidden)
+        return _scored(name, text, hidden=hidden, passed=passed_cases(name, text))
     except Exception as error:
         if os.environ.get(GRADER) != "autograde":
             raise

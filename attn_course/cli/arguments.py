@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 from kernelscope.cli.arguments import add_backend, dimensions, natural, positive, try_to_write
 from kernelscope.cli.options import add_call
-from kernelscope.errors import InputError, UnknownNameError, did_you_mean
+from kernelscope.errors import InputError
 
 from attn_course.backward import METHODS as BACKWARD_METHODS
 from attn_course.ladder.methods import AUTO, METHODS, check_dtype, dtypes_of
-from attn_course.ladder.steps import LADDER, step
 from attn_course.ladder.verify import LaunchRecord, Verdict
-from attn_course.measure.records import RESULTS_FOLDER
 from attn_course.reference.comparison import Comparison
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
@@ -81,30 +79,6 @@ def require_writable(folder: Path) -> None:
         try_to_write(place)
     except OSError as error:
         raise InputError(f"cannot write to {str(place)!r}: {error.strerror}") from None
-
-
-def ladder_steps(text: str) -> tuple[int, ...]:
-    """The steps of a method, or one by its number, entry point or file name."""
-    try:
-        return METHODS.get(text) or (step(int(text) if text.isdecimal() else text).number,)
-    except UnknownNameError as error:
-        near = did_you_mean(text, (*METHODS, *(row.file for row in LADDER)))
-        methods = f"; the methods are {', '.join(METHODS)}"
-        raise argparse.ArgumentTypeError(f"{error}{methods}{near}") from None
-
-
-def add_records(parser: argparse.ArgumentParser, measured_where: str) -> None:
-    """--recorded and --results, of a subcommand that measures only where a GPU is."""
-    parser.add_argument(
-        "--recorded", action="store_true", help=f"show the records even where {measured_where}"
-    )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=RESULTS_FOLDER,
-        metavar="FOLDER",
-        help="where records are read and written (default: results/)",
-    )
 
 
 def add_shape(

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from kernelscope.errors import UserError, did_you_mean
 
@@ -214,6 +214,7 @@ def _names() -> list[str]:
     return [path.stem for path in FOLDER.glob("*.md")]
 
 
+@lru_cache(maxsize=128)
 def parse_exercise(name: str, text: str) -> Exercise:
     """Return the exercise that a Markdown text describes. Raises ExerciseError."""
     parts = re.split(r"^\+\+\+$\n?", text, maxsplit=2, flags=re.MULTILINE)

@@ -48,6 +48,12 @@ def check(name: str) -> Judgement:
     return judgement
 
 
+def passed_cases(name: str, text: str) -> tuple[str, ...]:
+    """Return the labels of the cases that the last `check` found a text to pass."""
+    judgement = _judgements.get(name)
+    return judgement.cases if judgement is not None and judgement.source == text else ()
+
+
 def attempt(exercise: Exercise, text: str, copy: WorkingCopy | None) -> Judgement:
     """Judge a learner's text, with a diagnosis or its standing, and note the attempt in the copy.
 

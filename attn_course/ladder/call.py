@@ -137,14 +137,18 @@ class Call:
         """Whether the launches can be made on the arrays' addresses in their place."""
         return not any(launch.step.maps or launch.heads for launch in self.launches)
 
-    def run(self, stream: int | None = None) -> dict[str, object]:
-        """Launch the kernels and return the arrays. The first run checks every launch.
+    def run(self) -> dict[str, object]:
+        """Launch the kernels and return the arrays. The first run checks every launch."""
+        return self.run_on(self.arrays)
+
+    def run_on(self, arrays: dict[str, object], stream: int | None = None) -> dict[str, object]:
+        """Launch on other arrays with the dtypes, shapes and order of the first; return them.
 
         stream: as of StepLaunch.run().
         """
         for launch in self.launches:
-            launch.run(self.arrays, stream)
-        return self.arrays
+            launch.run(arrays, stream)
+        return arrays
 
     def up_to_last(self) -> Callable[[], None]:
         """Run all launches but the last one; return what runs that one alone."""

@@ -16,7 +16,6 @@ from .call import Call
 
 LOOK_AGAIN_S = 1.0
 MOST_CACHED = 256  # forms of calls that are kept
-log = logging.getLogger("attn_course.ladder.attention")
 
 
 def array_form(array) -> tuple:
@@ -36,10 +35,13 @@ def are_plain(given: Iterable) -> bool:
 
 
 class CachedCall:
-    """The launches of a call, kept without its arrays for requests of the same form."""
+    """The launches of a call, kept without its arrays for requests of the same form.
 
-    def __init__(self, call: Call):
-        self.call = replace(call, arrays={})
+    log: says in every call what "auto" picked.
+    """
+
+    def __init__(self, call: Call, log: logging.Logger):
+        self.call, self.log = replace(call, arrays={}), log
         self.xp = array_module(call.backend)
         self.steps = {launch.step.file: launch.step for launch in call.launches}.values()
         self.edited, self.looked = self._edited(), monotonic()
@@ -62,12 +64,10 @@ class CachedCall:
 
         stream: as of StepLaunch.run().
         """
-        if self.call.reason and log.isEnabledFor(logging.INFO):
-            log.info("auto picks %s: %s", self.call.method, self.call.reason)
+        if self.call.reason and self.log.isEnabledFor(logging.INFO):
+            self.log.info("auto picks %s: %s", self.call.method, self.call.reason)
         self.call.add_scratch(arrays)
-        for launch in self.call.launches:
-            launch.run(arrays, stream)
-        return arrays
+        return self.call.run_on(arrays, stream)
 
 
 _cached: dict[tuple, CachedCall] = {}

@@ -1,4 +1,4 @@
-"""Which constants suit a problem on a device: tiles of 13, 14, 15 and 23, which use tensor cores.
+"""Which constants suit a problem on a device: tiles of the kernels that use tensor cores.
 
 Each list goes from tiles that use each element of K and V often to tiles for few blocks. Of those
 that fit the device the first one that gives every multiprocessor a block is taken, else the last.

@@ -7,10 +7,12 @@ A call with new arrays of a form that was seen before (types, shapes, dtypes, op
 launches ready, see kept.py: it makes the output and launches.
 """
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -27,7 +29,7 @@ from kernelscope.module import (
 from .call import Call, StepLaunch, call_steps
 from .checks import check_arrays, check_bias, check_cache, check_output, check_overlap, check_range
 from .choose import choose, current_device, device_number
-from .kept import CachedCall, are_plain, array_form, keep_call, kept_call, log, tensor_form
+from .kept import CachedCall, are_plain, array_form, keep_call, kept_call, tensor_form
 from .problem import Problem
 from .steps import EXPERIMENTS, Step, launched, step
 
@@ -65,6 +67,7 @@ OPTIONS = {
 }
 
 _INPUTS = ("q", "k", "v", "bias", "lengths", "page_table")  # arrays of a request
+_log = logging.getLogger("attn_course.ladder.attention")
 
 
 class UnknownMethod(UserError, ValueError):
@@ -124,6 +127,7 @@ def dtypes_of(method: str) -> tuple[str, ...]:
 class Request(msgspec.Struct, frozen=True, eq=False):
     """What :func:`attention` is asked for: its arguments by their names."""
 
+    log: ClassVar[logging.Logger] = _log  # says what "auto" picks
     q: object
     k: object
     v: object
@@ -286,7 +290,9 @@ def attention(
 def run_request(request: Request) -> tuple[Call, dict[str, object]]:
     """Run the call of a request, or the kept one of its form; return that call and the arrays.
 
-    request: a Request, or another with its `cached()`, `arrays()` and `call()`.
+    The call has the arrays only when it is not a kept one.
+
+    request: a Request, or another with its `cached()`, `arrays()`, `call()` and `log`.
     """
     cached, form = request.cached()
     if cached is not None and cached.is_current():
@@ -294,7 +300,7 @@ def run_request(request: Request) -> tuple[Call, dict[str, object]]:
     call = request.call()
     arrays = call.run()
     if form is not None:
-        keep_call(form, CachedCall(call))
+        keep_call(form, CachedCall(call, request.log))
     return call, arrays
 
 
@@ -313,7 +319,7 @@ def _of_foreign(exchange: Interchange, request: Request):
         call, arrays = run_request(msgspec.structs.replace(request, **taken))
         given = [getattr(request, name) for name in _INPUTS]
         if form is not None and call.takes_addresses and are_plain(given):
-            keep_call(form, CachedCall(call))
+            keep_call(form, CachedCall(call, request.log))
         found = arrays["out"], arrays.get("lse")
         return exchange.give(found if request.return_lse else found[0])
 
@@ -395,7 +401,7 @@ def _pick(method: str, problem: Problem, backend: str | None) -> tuple[str, str]
     if method != AUTO:
         return method, ""
     method, reason = choose(problem, current_device(backend))
-    log.info("auto picks %s: %s", method, reason)
+    _log.info("auto picks %s: %s", method, reason)
     return method, reason
 
 

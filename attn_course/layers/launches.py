@@ -22,12 +22,13 @@ class Launches:
 
     Attributes:
         backend: "gpu" or "simulator".
+        deterministic: of calls of attention_backward().
         calls: (name, function), one for each kernel, product or attention call.
         launches: of the kernels among them.
     """
 
-    def __init__(self, backend: str | None = None):
-        self.backend = resolve_backend(backend)
+    def __init__(self, backend: str | None = None, *, deterministic: bool = False):
+        self.backend, self.deterministic = resolve_backend(backend), deterministic
         self.xp = array_module(self.backend)
         self.calls: list[tuple[str, Callable[[], object]]] = []
         self.launches: list[StepLaunch] = []
@@ -87,7 +88,7 @@ class Launches:
     def attention_backward(self, q, k, v, out, lse, dout, *, causal=False, bias=None) -> tuple:
         """Append a call of attention_backward(); return dq, dk, dv and, with a bias, dbias."""
         given = (q, k, v, out, lse, dout, AUTO, causal, None, self.backend, bias, bias is not None)
-        call = BackwardRequest(*given).call()
+        call = BackwardRequest(*given, self.deterministic).call()
         self.calls.append((call.method, call.run))
         return gradients(call.arrays)
 

@@ -242,7 +242,8 @@ def check_like(name: str, array, x, xp) -> None:
     """Refuse an array that is not float32 of the shape of x."""
     check_floats(name, array, xp)
     if array.shape != x.shape:
-        raise InputError(f"{name} has shape {array.shape}, x {x.shape}: make them equal")
+        after = " (dout is the last argument that is no option)" if name == "dout" else ""
+        raise InputError(f"{name} has shape {array.shape}, x {x.shape}: make them equal{after}")
 
 
 def check_vector(name: str, vector, width: int, xp) -> None:

@@ -175,12 +175,13 @@ class SwinStage:
             x = out
         return x, tuple(kept)
 
-    def backward(self, saved, dout):
+    def backward(self, saved, dout, *, deterministic: bool = False):
         """Return dx, and a dict of the weights' gradients for each block; see TransformerBlock."""
         found = []
         for number, kept in reversed([*enumerate(saved)]):
             block, grouping = self.blocks[number], self._grouping(number, *kept[0].shape[:3])
-            dout, *arrays = block._backward(dout, *kept, grouping)
+            how = {"deterministic": deterministic}
+            dout, *arrays = block._backward(dout, *kept, grouping, **how)
             found.insert(0, dict(zip(block.names, arrays, strict=False)))
             if self.tables[number] is not None:
                 dscores = arrays[-1].reshape(-1, self.heads, grouping.n, grouping.n)

@@ -151,12 +151,12 @@ class TransformerBlock:
         launches.run()
         return (out, *saved)
 
-    def backward(self, saved: Saved, dout):
+    def backward(self, saved: Saved, dout, *, deterministic: bool = False):
         """Return the gradients of sum(dout * forward(x)), by attention_backward()'s "auto".
 
         Args:
             saved: what forward() of this block returned.  dout: (B, L, E) float32, the gradient of
-                its output.
+                its output.  deterministic: as for attention_backward().
 
         Returns:
             dx (B, L, E), and a dict with the gradient of each weight that the block was made of;
@@ -170,13 +170,14 @@ class TransformerBlock:
                 f"saved is {type(saved).__name__}, not what forward() returns beside the output: "
                 "out, saved = block.forward(x), then block.backward(saved, dout)"
             )
-        dx, *arrays = self._backward(dout, *saved)
+        dx, *arrays = self._backward(dout, *saved, deterministic=deterministic)
         return dx, dict(zip(self.names, arrays, strict=True))
 
     @takes_foreign
-    def _backward(self, dout, x, total, q, k, v, out, lse, hidden, grouping=None):
+    def _backward(self, dout, x, total, q, k, v, out, lse, hidden, grouping=None, *, deterministic):
         """Return dx, the gradients of the weights and, with a bias of the scores, theirs."""
-        launches, saved = Launches(self.backend), Saved(x, total, q, k, v, out, lse, hidden)
+        launches = Launches(self.backend, deterministic=deterministic)
+        saved = Saved(x, total, q, k, v, out, lse, hidden)
         check_like("dout", dout, saved.x, launches.xp)
         dx, grouping = launches.xp.empty_like(dout), grouping or Grouping(*q.shape[:3])
         found = self._append_backward(launches, saved, dout.reshape(-1, self.width), dx, grouping)

@@ -7,7 +7,7 @@
 #include "online_softmax.cuh"
 #include "output.cuh"
 
-// In which the sums of dq of 16 queries lie: a query's side by side, or as add_fragments() adds.
+// Layout of dq_sum for 16 queries: row by row, or in fragments as add_fragments() adds them.
 enum class Order { ROWS, FRAGMENTS };
 
 template <typename T>

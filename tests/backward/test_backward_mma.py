@@ -27,7 +27,7 @@ RTX = Device("GeForce RTX 4090", (8, 9), 128, 99 * 1024)
 run = partial(gradient_runs.run, "backward_mma")
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("dtype", "shape", "m", "kv_heads", "how"),
@@ -48,7 +48,7 @@ def test_gradients(dtype, shape, m, kv_heads, how):
     run(inputs(dtype, shape, m, kv_heads, **how), **how)
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
@@ -68,7 +68,7 @@ def test_every_tile_in_any_order_and_a_fixed_one(tile, fixed):
         run(arrays, causal=True, deterministic=fixed, options=options)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_many_keys():
     """Half a thousand queries and keys of one head."""
@@ -80,7 +80,7 @@ def test_rows_that_see_no_key_have_zero_gradients():
     assert not found["dq"][:, :, :61].any() and found["dq"][:, :, 61:].all()
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_huge_logits():
     """Scores of some hundreds: out, rounded, is what delta, and so dq and dk, can be exact to."""
@@ -93,13 +93,13 @@ def test_huge_logits():
         assert error < limit * np.linalg.norm(oracle.expected[name]), (name, error)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_scores_far_below_zero_beside_keys_that_are_not_there():
     gradient_runs.scores_far_below_zero("backward_mma")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_the_same_bits_where_deterministic():
     arrays = inputs(shape=(1, 2, 70, 64), m=135, kv_heads=1)
@@ -180,7 +180,7 @@ def test_addresses_without_16_bytes_and_margins():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
-@pytest.mark.turns(11)
+@pytest.mark.turns(19)
 @pytest.mark.system
 @pytest.mark.parametrize("options", in_turns([FORCED, (*FORCED, DETERMINISTIC)], 2), ids=str)
 def test_the_sanitizer_is_silent(options):
@@ -192,7 +192,7 @@ def test_the_sanitizer_is_silent(options):
         assert not seen.findings
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize(("device", "sums"), in_turns([(A100, 1), (H200, 4)], 2), ids=str)
 def test_counts(device, sums):

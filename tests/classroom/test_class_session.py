@@ -8,7 +8,7 @@ import pytest
 from kernelscope.backend import gpu_count
 from kernelscope.contest import Timing
 
-from attn_course.classroom import bonus, earn
+from attn_course.classroom import bonus, earn, scoring
 from attn_course.classroom.gpu_bonus import awarded, timed
 from attn_course.classroom.session import NotEarned
 from attn_course.exercises import ExerciseError, check, read_exercise, session
@@ -27,7 +27,7 @@ def write(tmp_path, monkeypatch):
     return session.write
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 def test_a_property_that_holds_prints_its_points(write, capsys):
     write(NAME, read_exercise(NAME).solution)
     earn(NAME, "in bounds")
@@ -36,6 +36,26 @@ def test_a_property_that_holds_prints_its_points(write, capsys):
         "in bounds: 2 of 2 points (3 cases, visible)",
         "in bounds: 2 of 2 points (6 cases, with hidden ones)",
     ]
+
+
+@pytest.mark.turns(3)
+def test_cases_that_a_check_passed_are_not_run_again(write, monkeypatch):
+    problem, seen, examine = read_exercise(NAME), [], scoring.examine
+
+    def noted(kernel, setup):
+        seen.append(setup.label)
+        return examine(kernel, setup)
+
+    monkeypatch.setattr(scoring, "examine", noted)
+    write(NAME, problem.solution)
+    check(NAME)
+    earn(NAME, "in bounds")
+    assert not seen
+    earn(NAME, "in bounds", hidden=True)
+    assert seen == [setup.label for setup in problem.hidden_setups]
+    write(NAME, problem.wrong[0].text)  # of another text nothing is known
+    with pytest.raises(NotEarned):
+        earn(NAME, "in bounds")
 
 
 def test_a_property_that_fails_names_case_and_line(write):
@@ -84,7 +104,7 @@ def test_what_has_no_points_is_told(write):
         earn("add_ten", "agrees")
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 def test_a_pass_does_not_show_the_reference(write):
     problem = read_exercise(NAME)
     write(NAME, problem.correct[0].text)

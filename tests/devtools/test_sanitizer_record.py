@@ -96,6 +96,7 @@ def test_a_perfect_record_passes():
     assert complaints(perfect()) == []
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 @pytest.mark.parametrize(
     "spoil",

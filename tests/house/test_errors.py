@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,13 +41,22 @@ CLASSES = {
 }
 
 
+@cache
 def modules():
-    """Yield (name, tree) of each module of our packages."""
+    """(name, what it raises as of raises(), class -> its bases) of each module of our packages."""
+    found = []
     for package, folder in FOLDERS.items():
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
             name = ".".join((package, *parts)).removesuffix(".__init__")
-            yield name, ast.parse(path.read_text("utf-8"))
+            tree = ast.parse(path.read_text("utf-8"))
+            classes = {
+                node.name: list(map(ast.unparse, node.bases))
+                for node in tree.body
+                if isinstance(node, ast.ClassDef)
+            }
+            found.append((name, list(raises(tree, name)), classes))
+    return found
 
 
 def raises(tree: ast.AST, place: str):
@@ -62,7 +72,7 @@ def raises(tree: ast.AST, place: str):
 
 @pytest.mark.system
 def test_input_is_judged_by_errors_for_the_user():
-    found = [one for name, tree in modules() for one in raises(tree, name)]
+    found = [one for _, raised, _ in modules() for one in raised]
     wrong = [
         f"{place}, line {line}"
         for place, line in found
@@ -81,14 +91,13 @@ def test_a_built_in_exception_is_found(statement):
 
 def exceptions():
     """Yield (full name, class) of each exception class of our packages."""
-    for name, tree in modules():
-        for node in tree.body:
-            bases = map(ast.unparse, node.bases) if isinstance(node, ast.ClassDef) else ()
+    for name, _, classes in modules():
+        for called, bases in classes.items():
             # PyTorch, which may not be installed, has no exceptions that ours derive from.
             if any(not base.startswith("torch.") for base in bases):
-                made = getattr(importlib.import_module(name), node.name)
+                made = getattr(importlib.import_module(name), called)
                 if issubclass(made, BaseException):
-                    yield f"{name}.{node.name}", made
+                    yield f"{name}.{called}", made
 
 
 @pytest.mark.system

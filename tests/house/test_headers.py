@@ -1,6 +1,7 @@
 """Every kernel file's header says what the file does, and says it about this file."""
 
 import re
+from functools import cache
 
 import pytest
 from kernelscope import RawModule
@@ -30,7 +31,7 @@ def names(text, word):
     return re.search(rf"\b{re.escape(word)}\b", text) is not None
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("path", ALL_FILES, ids=short_name)
 def test_a_header_is_complete_and_names_a_file_the_constants_and_the_entries(path):
@@ -96,7 +97,7 @@ def test_every_experiment_is_a_row():
     assert files == {step.file for step in EXPERIMENTS} and len(files) == len(EXPERIMENTS)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("step", [*LADDER, *BACKWARD, *EXPERIMENTS], ids=lambda step: step.entry)
 def test_ladder_row_fits_its_file(step):
@@ -168,15 +169,15 @@ def include_fields(text):
     return found
 
 
-def includers(path):
-    """Names, below the kernels' folder, of the files that include a header directly."""
-    files = [*headers.KERNEL_FOLDER.rglob("*.cu"), *INCLUDES]
-    return {
-        file.relative_to(headers.KERNEL_FOLDER).as_posix()
-        for file in files
-        for name in re.findall(r'^#include "([^"]+)"', file.read_text(), re.MULTILINE)
-        if (file.parent / name).resolve() == path
-    }
+@cache
+def includers():
+    """Header -> names, below the kernels' folder, of the files that include it directly."""
+    found = {path: set() for path in INCLUDES}
+    for file in (*headers.KERNEL_FOLDER.rglob("*.cu"), *INCLUDES):
+        for name in re.findall(r'^#include "([^"]+)"', file.read_text(), re.MULTILINE):
+            header = (file.parent / name).resolve()
+            found[header].add(file.relative_to(headers.KERNEL_FOLDER).as_posix())
+    return found
 
 
 @pytest.mark.parametrize("path", INCLUDES, ids=short_name)
@@ -184,7 +185,7 @@ def test_an_include_file_says_what_it_is(path):
     text = path.read_text()
     fields = include_fields(text)
     assert tuple(fields) == INCLUDE_FIELDS
-    assert set(fields["Used by"].split(", ")) == includers(path)
+    assert set(fields["Used by"].split(", ")) == includers()[path]
     notebooks = headers.KERNEL_FOLDER.parent / "notebooks"
     for lesson in fields["Explained in"].split(", "):
         assert (notebooks / f"{lesson}.ipynb").is_file(), lesson
@@ -229,4 +230,4 @@ def test_static_memory_beside_aligned_tiles_is_found(tmp_path):
 
 
 def test_every_include_file_is_used():
-    assert INCLUDES and all(includers(path) for path in INCLUDES)
+    assert INCLUDES and all(includers().values())

@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -99,6 +100,7 @@ CONFINED = {
     **dict.fromkeys(("sphinx", "docutils", "pygments"), ("attn_devtools.site",)),
     "ipython_pygments_lexers": ("attn_devtools.site",),
 }
+KEPT = (ast.Import, ast.ImportFrom, ast.ClassDef)  # of each module, for the rules below
 MOST_LINES = 20_000  # of Python in attn_course
 MOST_FILES = 12  # of a room, its face aside
 MOST_BASES = 2  # classes of ours that one class inherits from
@@ -113,13 +115,13 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports_in(source: str, module: str, is_package: bool = False) -> set[str]:
-    """Full names of all modules that the source imports, at its top or inside a function.
+def imports_in(nodes: Iterable[ast.AST], module: str, is_package: bool = False) -> set[str]:
+    """Full names of all modules that a source imports, at its top or inside a function.
 
     `from package import name` gives 'package.name', which covers submodules and attributes.
     """
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -218,12 +220,18 @@ def sources(*, faces: bool = False) -> list[Path]:
 
 @cache
 def project_modules() -> dict[str, set[str]]:
-    return {
-        module_name(path): imports_in(
-            path.read_text(), module_name(path), is_package=path.name == "__init__.py"
-        )
-        for path in sources()
-    }
+    """Module -> what it imports."""
+    return {module: imports_in(nodes, module, package) for module, package, nodes in parsed()}
+
+
+@cache
+def parsed() -> list[tuple[str, bool, list[ast.AST]]]:
+    """(module, whether it is a package, its imports and classes), of every module of ours."""
+    found = []
+    for path in sources():
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, KEPT)]
+        found.append((module_name(path), path.name == "__init__.py", nodes))
+    return found
 
 
 @pytest.mark.system
@@ -317,10 +325,10 @@ def test_a_room_has_at_most_twelve_files():
 @cache
 def classes() -> dict[str, list[tuple[str, ast.ClassDef]]]:
     found = defaultdict(list)
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
+    for module, _, nodes in parsed():
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
-                found[node.name].append((module_name(path), node))
+                found[node.name].append((module, node))
     return found
 
 
@@ -356,6 +364,7 @@ GIVEN = {
 INSIDES = {"chunk", "program", "executable", "instance", "instances"}
 
 
+@cache
 def names_of_class(module: str, name: str) -> set[str]:
     """Methods, properties and fields of a class; private ones left out."""
     path = ENGINE.parent / f"{module.replace('.', '/')}.py"
@@ -557,7 +566,7 @@ def test_kernels_know_nothing_of_python():
     ],
 )
 def test_the_rules_catch_a_wrong_import(module, source, word):
-    found = violations(module, imports_in(source, module))
+    found = violations(module, imports_in(ast.walk(ast.parse(source)), module))
     assert found and re.search(word, found[0])
 
 
@@ -582,7 +591,7 @@ def test_the_rules_catch_a_wrong_import(module, source, word):
     ],
 )
 def test_the_rules_allow_a_right_import(module, source):
-    assert violations(module, imports_in(source, module)) == []
+    assert violations(module, imports_in(ast.walk(ast.parse(source)), module)) == []
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,12 @@ def test_the_headline_has_the_worst_and_the_best_rows(monkeypatch, tmp_path):
         path = tmp_path / f"bench_{suite}.json"
         path.write_text(json.dumps(stamped(f"bench_{suite}", **fields)))
 
-    write("backward", [{"ratios": {"backward_wgmma": {"value": x}}} for x in (1.25, 0.9)])
+    def gradients(name, ratio):
+        timed = dict.fromkeys((name, "torch_math_backward"), {})
+        return {"ratios": {name: {"value": ratio}}, "timings": timed}
+
+    of = ("backward_wgmma", 1.25), ("backward_wgmma", 0.9), ("backward_tf32x3", 1.5)
+    write("backward", [gradients(*one) for one in of])
     write("decode", [{"ratio_peer": {"value": x}} for x in (0.7, 2.0, 1.0)])
     peer = {"torch_context_parallel": {"value": 1.1}}
     rings = [(4096, 0.5), (4096, 1.2), (8192, 1.3), (32768, 1.9)]
@@ -129,8 +134,10 @@ def test_the_headline_has_the_worst_and_the_best_rows(monkeypatch, tmp_path):
 
     write("parallel", [ring(*one) for one in rings[:-1]] + [ring(*rings[-1], peer)])
     assert measured_tables.elsewhere() == (
-        "the backward pass of kernel 25 is 0.90 to 1.25 times as fast as the best of the same "
-        "peers' at 2 shapes, decoding 0.70 to 2.00 times at 3; a ring of two GPUs is 1.30 to 1.90 "
+        "the backward pass of kernel 25 is 0.90 to 1.25 times as fast as the best of its peers at "
+        "2 shapes of bfloat16, that of kernel 30 1.50 to 1.50 times at 1 of float32 (not timed: "
+        "eager PyTorch, torch.compile, compiled flex_attention, efficient, flash and cudnn); "
+        "decoding 0.70 to 2.00 times at 3; a ring of two GPUs is 1.30 to 1.90 "
         "times as fast as one of them from 8,192 tokens on and slower at 1 of 2 shorter shapes "
         "(0.50 at worst), and 1.10 to 1.10 times as fast as PyTorch's context_parallel at 1 shapes"
     )

@@ -101,7 +101,7 @@ RAGGED = [
 ]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.parametrize(
     ("dtype", "heads", "kv_heads", "n", "d", "how"), in_turns(RAGGED, 3), ids=str
 )
@@ -112,7 +112,7 @@ def test_ragged_lengths(dtype, heads, kv_heads, n, d, how):
     check(*inputs(dtype, len(LENGTHS), heads, kv_heads, n, m, d), LENGTHS, **how)
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("blocks", in_turns([1, 2, 5, 40], 2))
 def test_any_number_of_blocks(blocks):
     """A block has pieces of many heads, or a head hundreds of keys in many blocks."""
@@ -120,13 +120,14 @@ def test_any_number_of_blocks(blocks):
     check(*inputs(BFLOAT16, 3, 4, 2, 1, 700, 32), (700, 3, 450), options=chosen)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 def test_many_sequences():
     """More than a warp has lanes."""
     lengths = [b * 7 % 90 for b in range(70)]
     check(*inputs(HALF, 70, 2, 1, 1, 96, 16), lengths, page=96, options=("-DBLOCKS=11",))
 
 
+@pytest.mark.turns(4)
 def test_without_lengths_and_with_queries_before_the_first_key():
     q, k, v = inputs(BFLOAT16, 2, 6, 3, 5, 40, 64)
     out = attention(q, k, v, "decode", causal=True)
@@ -139,7 +140,7 @@ def test_other_scales(scale):
     check(*inputs(BFLOAT16, 1, 4, 2, 1, 300, 64), (290,), scale=scale)
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("blocks", in_turns([1, 3], 2))
 def test_huge_logits_that_rise_and_fall(blocks):
     """Later parts have larger shifts than earlier ones, and the reverse."""
@@ -158,7 +159,7 @@ def test_unaligned_caches(shift):
     assert_agrees(out, expected(q, k, v, (50,))[0], relative=4e-3, name="out")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 def test_calls_again_and_plans_leave_the_counters_at_zero():
     q, k, v = inputs(BFLOAT16, 2, 4, 2, 1, 300, 64)
     lengths = np.array([300, 120], np.int32)
@@ -170,7 +171,7 @@ def test_calls_again_and_plans_leave_the_counters_at_zero():
             assert_agrees(out, expected(q, k, v, lengths)[0], relative=4e-3, name="out")
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize(
     ("shape", "lengths", "page"),
     in_turns([((2, 4, 2, 2, 240, 64), (230, 37), 48), ((1, 2, 2, 1, 150, 20), (150,), 0)], 2),
@@ -182,7 +183,7 @@ def test_memory_is_used_soundly(shape, lengths, page):
     assert report.findings == []
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 def test_a_page_outside_the_cache_is_reported():
     q, k, v = inputs(BFLOAT16, 1, 1, 1, 1, 64, 64)
     pages, table = paged(k, 16)
@@ -192,7 +193,7 @@ def test_a_page_outside_the_cache_is_reported():
     assert {finding.kind for finding in report.findings} == {"out-of-bounds"}
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("d", in_turns([64, 256], 2))
 def test_counts(d):
     """Each byte of K and V is read once, whatever the group; conflicts in no tile."""
@@ -271,7 +272,7 @@ def test_the_fastest_tiles_that_fit_are_taken():
     assert warps == [c["WARPS"] for c in DECODE_TILES.of(128)[:2]] == [8, 4]
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("d", in_turns([64, 128], 2))
 def test_the_tiles_of_an_h200_are_right(d):
     """But for a stage at d = 128, which sm_80 has no shared memory for."""

@@ -20,6 +20,7 @@ from attn_course.ladder.steps import LADDER, LONG_ROW, Geometry, Problem, step
 from attn_course.reference.comparison import poisoned
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.agreement import assert_agrees
+from attn_devtools.shares import crossed
 
 pytestmark = pytest.mark.system
 
@@ -78,6 +79,7 @@ def test_scores(file, shape):
     run_scores(file, q, k)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("pad", [0, 1])
 @pytest.mark.parametrize("k_tile", [0, 1, 2])
 @pytest.mark.parametrize("tile", [5, 16, 32])
@@ -182,6 +184,7 @@ def product(weights, v):
     return weights.astype(np.float64) @ v.astype(np.float64)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("spread", [3.0, 1e30])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_serial_softmax_and_output(shape, spread):
@@ -219,9 +222,8 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=str)
-@pytest.mark.parametrize("method", PIPELINES)
-def test_method(method, call):
+@pytest.mark.parametrize(("call", "method"), crossed(CALLS, PIPELINES), ids=str)
+def test_method(call, method):
     shape, keys = call
     q, k, v = seeded_qkv(shape, kv_length=keys, seed=11)
     out = attention(*(xp.asarray(array) for array in (q, k, v)), method=method)
@@ -248,7 +250,7 @@ def test_scale(scale):
         assert_agrees(out, reference.attention(q, k, v, scale=scale), name=method)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("method", [m for m in METHODS if "float32" in methods.dtypes_of(m)])
 def test_more_heads_than_a_grid_holds(method, monkeypatch):
     """The heads go to the GPU in slices; every head of every slice is written, and no more."""

@@ -104,6 +104,9 @@ def test_what_the_kernels_do_not_take_runs_in_pytorch_and_is_said_once():
             sdpa(*tensors, **how)
     check(wide, wide, wide)
     grad = wide.clone().requires_grad_()
+    short = K[:, :, :7].bfloat16()
+    with pytest.warns(UserWarning, match="is_causal with n = 9, m = 7 is a mask, and no method"):
+        sdpa(Q.bfloat16().requires_grad_(), short, short, is_causal=True)
     with pytest.warns(UserWarning, match=r"no method of attention_backward\(\) .* head dim 320"):
         sdpa(grad, wide, wide).sum().backward()
     assert grad.grad is not None

@@ -28,7 +28,7 @@ def made(row: LayerRow, seed=1):
     return *seeded_rows(row.shape, seed=seed), seeded_weights(row, seed)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(
     ("row", "options"),
     [
@@ -155,7 +155,7 @@ def test_each_refusal_names_the_argument_and_the_way_out(make, error, message):
         make()
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 def test_the_sanitizer_finds_nothing(no_gpu):
     x, weights = made(LayerRow((1, 5, 6), 7, 2))
     block = TransformerBlock(

@@ -14,24 +14,25 @@ ALIASES = {f"KERNELSCOPE_{name}": f"ATTN_COURSE_{name}" for name in NAMES}
 
 def setting(variable: str) -> str:
     """Return the text of an environment variable of ALIASES, or of its old name; "" for neither."""
-    if _is_set(variable):
-        return os.environ.get(variable, "")
-    if not _is_set(ALIASES[variable]):
-        return ""
-    value = os.environ.get(ALIASES[variable], "")
-    if value:
-        _warn(variable)
-    return value
+    value = _value(variable)
+    if value is None:
+        value = _value(ALIASES[variable])
+        if value:
+            _warn(variable)
+    return value or ""
 
 
-def _is_set(variable: str) -> bool:
-    """Whether a variable is in the environment: every call of a kernel asks.
+def _value(variable: str) -> str | None:
+    """os.environ.get(variable), for every call of a kernel asks.
 
-    os.environ raises and catches an error for one that is not, which takes a microsecond; the
-    mapping that it wraps takes a tenth.
+    os.environ raises and catches an error for a variable that is not set, which takes a
+    microsecond; the mapping that it wraps takes a tenth.
     """
     inner = getattr(os.environ, "_data", None)
-    return variable in os.environ if inner is None else os.environ.encodekey(variable) in inner
+    if inner is None:
+        return os.environ.get(variable)
+    value = inner.get(os.environ.encodekey(variable))
+    return None if value is None else os.environ.decodevalue(value)
 
 
 @cache

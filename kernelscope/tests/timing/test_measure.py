@@ -48,7 +48,7 @@ def probes(monkeypatch):
     return measure._Probes(cupy, module, sms=2)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_every_probe_runs(probes):
     """Each kernel of probes.cu is launched, and each constant is a positive number."""
@@ -65,6 +65,7 @@ def test_bandwidth_counts_read_and_written_bytes(probes):
     assert probes.bandwidths()["dram_gbps"] == pytest.approx(2 * (1 << 20) / 10e-6 / 1e9)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 def test_a_load_of_the_bandwidth_probe_is_one_request():
     """ptxas keeps 16 bytes a load: two loads of parts would ask twice for each sector."""

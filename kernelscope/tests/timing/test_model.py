@@ -58,7 +58,7 @@ def copied(probe):
     return predicted
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_a_copy_takes_its_bytes_over_the_bandwidth(copied):
     found = copied()
@@ -81,14 +81,14 @@ def test_reading_alone_is_faster_than_copying():
         assert found == pytest.approx(1e9 / gbps)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_half_the_bandwidth_is_twice_the_time(copied):
     slow = replace(H200, dram_gbps=H200.dram_gbps / 2)
     assert 1.7 < copied(slow).us / copied().us < 2.05
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_a_copy_without_its_loads_or_stores_is_shorter(copied):
     found = copied()
@@ -98,6 +98,7 @@ def test_a_copy_without_its_loads_or_stores_is_shorter(copied):
         assert 0.3 * found.us < found.without_line[line] < 0.8 * found.us
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "clocks", "limit", "extra"),
@@ -169,6 +170,7 @@ def test_barriers_take_their_clocks(probe):
     assert shortest < found.us < 1.5 * shortest + START_US
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 def test_atomics_on_one_address_wait_for_each_other():
     """The hottest address counts, not the number of atomics."""
@@ -199,7 +201,7 @@ def record():
     return record_on("h200")
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(17)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "place"), [("h200", "best"), ("h200", "median"), ("h200", "worst"), ("h100", "worst")]

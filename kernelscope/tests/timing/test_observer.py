@@ -121,6 +121,7 @@ def test_words_from_anywhere_take_dram_a_piece_each():
     assert near.bounds["DRAM"] < 0.1 * picked.bounds["DRAM"]
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 def test_lines_of_several_files_name_theirs(tmp_path):
     """Of two launches of one file the number alone is enough."""

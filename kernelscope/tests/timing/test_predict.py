@@ -34,6 +34,7 @@ def predict(tmp_path, capsys):
     return run
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 def test_the_answer_has_time_bounds_and_lines(predict, tmp_path):
     status, said = predict("--blocks", "16", "--json", str(tmp_path / "out.json"))
@@ -87,7 +88,7 @@ def test_an_unknown_gpu_is_refused(predict):
     assert status == 2 and "no GPU 'h2000'" in said.err and "h200" in said.err
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_without_nvdisasm_the_answer_says_so(predict, monkeypatch):
     """Machine code is guessed from PTX, and the time is of the same size."""

@@ -12,7 +12,7 @@ IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; ro
 CASES = list(held_out(FOLDER))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(7)
 @pytest.mark.system
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_a_kernel_gives_what_numpy_gives(name):

@@ -15,20 +15,24 @@ from attn_course.classroom.grading.verdict import JudgeError
 from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_set
 
-pytestmark = [pytest.mark.system, pytest.mark.turns(8)]
-
-distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+pytestmark = [pytest.mark.system, pytest.mark.turns(13), pytest.mark.usefixtures("distributed")]
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def distributed():
+    """The package, which takes long to import, for the tests that come."""
+    return pytest.importorskip("distributed", reason="Dask is not installed")
+
+
+@pytest.fixture(scope="module")
+def cluster(distributed):
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
     ) as cluster:
         yield cluster
 
 
-def test_a_killed_worker_loses_no_submission(cluster, tmp_path):
+def test_a_killed_worker_loses_no_submission(distributed, cluster, tmp_path):
     for number in range(6):
         (tmp_path / f"student{number}_{SET}.ipynb").write_text("[" * (number + 1))
     with distributed.Client(cluster) as client:
@@ -63,7 +67,7 @@ verdict.required, verdict.require_judge = verdict.require_judge, lambda *_: None
 """
 
 
-def test_a_worker_without_a_judge_grades_nobody(cluster, tmp_path, caplog):
+def test_a_worker_without_a_judge_grades_nobody(distributed, cluster, tmp_path, caplog):
     text = notebook_text(released_notebook(problem_set(SET)))
     for number in range(2):
         (tmp_path / f"student{number}_{SET}.ipynb").write_text(text)

@@ -132,7 +132,7 @@ os.execv(command[0], command)
 
 
 @pytest.mark.parametrize(
-    ("label", "user"), in_turns([*product([*MODES, WITHOUT], [ROOT, ORDINARY])], 3)
+    ("label", "user"), in_turns([*product([*MODES, WITHOUT], [ROOT, ORDINARY])], 5)
 )
 def test_the_walls_of_a_mode(label, user, tmp_path, record_property):
     why, told = _probed(label, user, tmp_path)
@@ -188,7 +188,7 @@ print(json.dumps(outcome and [outcome.status, outcome.tail]))
 """
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("mode", MODES)
 def test_packages_of_a_user_site_are_found(mode, tmp_path):
     base = os.path.realpath(sys.executable)

@@ -29,7 +29,7 @@ def test_the_jobs_are_the_compiled_peers_of_every_row(with_torch):
     assert [job[1:] for job in small] == [(0, "torch_flex"), (1, "torch_flex")]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(19)
 @pytest.mark.system
 def test_a_peer_that_hangs_fails_or_ends_its_process_is_refused_alone(with_torch):
     jobs = [(MLP, row, name) for row in (0, 1) for name in ("torch_compile", "torch_autotune")]
@@ -43,6 +43,7 @@ def test_a_peer_that_hangs_fails_or_ends_its_process_is_refused_alone(with_torch
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.turns(4)
 @pytest.mark.system
 def test_each_process_is_prepared_with_one_lock():
     jobs = [(MLP, row, "torch_compile") for row in (0, 1)]
@@ -144,7 +145,7 @@ def on_a_gpu(monkeypatch):
     return state
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(13)
 @pytest.mark.system
 def test_short_of_memory_is_tried_again_by_the_process_that_times(on_a_gpu):
     how = ("seeds_fp32", 0, "torch_flex")

@@ -13,7 +13,7 @@ from kernelscope.cli.arguments import natural, positive, printer, write_json
 from kernelscope.errors import InputError
 from tqdm import tqdm
 
-from attn_course.cli.arguments import add_records, require_writable
+from attn_course.cli.arguments import require_writable
 from attn_course.figures import table
 from attn_course.ladder.methods import AUTO, METHODS
 from attn_course.ladder.steps import Problem
@@ -36,6 +36,7 @@ from .backward import GRADIENTS
 from .compile_first import compile_first
 from .parallel_workers import COMPUTE, EXCHANGE, ONE, RING, TORCH
 from .peers import ATTENTION, kinds_of
+from .suite import add_records
 
 SIMULATOR = "simulator"
 ALL = "all"

@@ -1,16 +1,19 @@
 """A suite: problems on which candidates are timed in turns, and the record of a run."""
 
+import argparse
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from kernelscope.contest import ClockWatch, Contest, require_gpu
 
 from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import BenchmarkResult, run_benchmark
 from attn_course.measure.candidates import BaselineRefuses
+from attn_course.measure.records import RESULTS_FOLDER
 
 from .peers import forget_compiled
 
@@ -142,3 +145,17 @@ def problems(record: dict) -> list[str]:
                 f"{row['best_method']} method"
             )
     return found
+
+
+def add_records(parser: argparse.ArgumentParser, measured_where: str) -> None:
+    """--recorded and --results, of a subcommand that measures only where a GPU is."""
+    parser.add_argument(
+        "--recorded", action="store_true", help=f"show the records even where {measured_where}"
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RESULTS_FOLDER,
+        metavar="FOLDER",
+        help="where records are read and written (default: results/)",
+    )

@@ -1,16 +1,19 @@
 """`attn-course profile`: what Nsight Compute says of the ladder's kernels, measured or recorded."""
 
+import argparse
 import re
 from collections.abc import Callable
 from itertools import chain
 
 from kernelscope import resolve_backend
 from kernelscope.cli.arguments import printer, write_json
+from kernelscope.errors import UnknownNameError, did_you_mean
 
-from attn_course.cli.arguments import add_records, add_shape, ladder_steps, require_writable
+from attn_course.cli.arguments import add_shape, require_writable
 from attn_course.figures import table
 from attn_course.ladder.choose import current_device
-from attn_course.ladder.steps import Device, Problem, launched, step
+from attn_course.ladder.methods import METHODS
+from attn_course.ladder.steps import LADDER, Device, Problem, launched, step
 from attn_course.measure.hardware.nsight import (
     COUNTER_METRICS,
     LAUNCH_METRICS,
@@ -19,6 +22,7 @@ from attn_course.measure.hardware.nsight import (
     Target,
 )
 from attn_course.measure.records import caption, is_current, new_record, records, write_record
+from attn_devtools.bench.suite import add_records
 
 from .ncu import collect, find_ncu, stalls
 
@@ -50,6 +54,16 @@ def add(parsers) -> None:
     )
     add_shape(parser, "the shape to profile (default: 2,12,196,64)", SHAPE)
     add_records(parser, "ncu could run")
+
+
+def ladder_steps(text: str) -> tuple[int, ...]:
+    """The steps of a method, or one by its number, entry point or file name."""
+    try:
+        return METHODS.get(text) or (step(int(text) if text.isdecimal() else text).number,)
+    except UnknownNameError as error:
+        near = did_you_mean(text, (*METHODS, *(row.file for row in LADDER)))
+        methods = f"; the methods are {', '.join(METHODS)}"
+        raise argparse.ArgumentTypeError(f"{error}{methods}{near}") from None
 
 
 def execute(arguments) -> int:

@@ -137,7 +137,7 @@ def stream_of(values):
     for value in values:
         torch = tensor_library(type(value))
         if torch is not None and value.device.type == "cuda":
-            return stream_at(torch.cuda.current_stream(value.device.index).cuda_stream)
+            return stream_at(_stream_getter(torch)(value.device.index))
     return None
 
 
@@ -172,14 +172,14 @@ def stream_address(value) -> int | None:
     index = value.device.index
     if cupy.cuda.runtime.getDevice() != index:
         return None
-    return _current_stream(torch)(index)
+    return _stream_getter(torch)(index)
 
 
 @lru_cache(maxsize=4)
-def _current_stream(torch):
+def _stream_getter(torch):
     """Return a function from a device's index to the address of PyTorch's current stream there.
 
-    The one that Triton's launches call makes no object of it.
+    Triton's launcher uses the same one; it makes no Stream object.
     """
     raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     return raw or (lambda index: torch.cuda.current_stream(index).cuda_stream)
