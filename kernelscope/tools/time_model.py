@@ -63,7 +63,8 @@ NCU_UNITS = {  # unit -> metrics of ncu; the unit is as busy as the one that is 
     }.items()
 }
 # The model's bound -> ncu's unit. Atomics wait in L2, and no unit is busy; of some SMs that are
-# idle ncu shows the mean of all SMs, and no unit is busy in that either.
+# idle ncu shows the mean of all SMs, and no unit is busy in that either. No metric here is of the
+# constant cache.
 OF_BOUND = {
     "issue": "issue",
     "FMA": "FMA",
@@ -73,6 +74,7 @@ OF_BOUND = {
     "tensor cores": "tensor",
     "shared memory and L1": "L1",
     "L2 to an SM": "L2",
+    "constant cache": "latency",
     "L2": "L2",
     "DRAM": "DRAM",
     "atomics": "latency",

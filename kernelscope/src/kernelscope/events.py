@@ -383,6 +383,10 @@ class Observer:
         """
         return None
 
+    def has_enough(self) -> bool:
+        """Return whether the chosen blocks that have run are enough, asked after each range."""
+        return False
+
     def chunk_started(self, machine: MachineView) -> None: ...
 
     def instruction(self, event: InstructionEvent) -> None: ...

@@ -7,6 +7,7 @@ import pytest
 from kernelscope.ptx.syntax import Instruction
 from kernelscope.timing.executions import PtxCounts, executions, nonnegative
 from kernelscope.timing.machine_code import Code, Segment, loops_of
+from kernelscope.timing.work import UNITS, clocks_of_no_lane
 
 
 def code(name, line, target=""):
@@ -16,6 +17,11 @@ def code(name, line, target=""):
 def load(line, times, block):
     counts = Counter(global_load_requests=times)
     return PtxCounts(Instruction("ld.global.f32", ()), line, times, counts, False, block)
+
+
+def store(line, times):
+    counts = Counter(global_store_requests=times)
+    return PtxCounts(Instruction("st.global.f32", ()), line, times, counts, False, 2)
 
 
 def segment(names, follows):
@@ -122,3 +128,49 @@ def test_a_division_does_not_count_as_its_products():
     divided = [arithmetic("add.f32", 5, 100), arithmetic("div.rn.f32", 5, 100)]
     found, _ = executions(segments, divided * 2, warps=100)
     assert found == pytest.approx([100, 100, 100], rel=0.01)
+
+
+def test_a_guarded_exit_lets_no_more_warps_on_than_come():
+    """A long loop behind it does not make up warps that enter it."""
+    segments = (
+        segment([("S2R", 1)] * 10 + [("EXIT", 2)], [1]),
+        segment([("ISETP", 3)] * 4 + [("BRA", 3)], [2, 4]),
+        segment([("I2F", 4)] * 20, [3]),
+        segment([("FADD", 5), ("BRA", 5)], [4, 3]),
+        segment([("STG", 9), ("EXIT", 9)], []),
+    )
+    counted = [arithmetic("add.f32", 5, 10800), store(9, 100)]
+    found, _ = executions(segments, counted, warps=100)
+    assert found == pytest.approx([100, 100, 100, 10800, 100], rel=0.02)
+    few = segments[0], segment([("LDG", 5), ("EXIT", 5)], [])
+    found, _ = executions(few, [load(5, 30, 1)], warps=100)
+    assert found == pytest.approx([100, 30], rel=0.02)
+
+
+def test_a_guarded_instruction_is_issued_where_the_ptx_jumps_over_it():
+    """One warp of eight stores; all of them run the loop."""
+    guarded = Code("STG", (), "", True, 6, 1, 7, 7, 0, "")
+    loop = segment([("LDG", 5), ("BRA", 4)], [2, 1])
+    loop.code.insert(1, guarded)
+    segments = segment([("S2R", 1)], [1]), loop, segment([("EXIT", 9)], [])
+    found, _ = executions(segments, [load(5, 800, 1), store(6, 100)], warps=100)
+    assert found == pytest.approx([100, 800, 100], rel=0.01)
+    alone, _ = executions(segments, [store(6, 100)], warps=100)
+    assert alone[1] == pytest.approx(100, rel=0.02)
+
+
+def test_a_division_of_integers_joins_code_without_a_loop():
+    segments = (
+        segment([("BRA", 1)], [1, 2]),
+        segment([("I2F", 5), ("MUFU", 5), *[("IMAD", 5)] * 14], [2]),
+        segment([("EXIT", 9)], []),
+    )
+    found, _ = executions(segments, [arithmetic("div.s32", 5, 60)], warps=100)
+    assert found == pytest.approx([100, 60, 100], rel=0.02)
+
+
+def test_an_execution_of_no_lane_takes_an_issue_and_a_place_in_its_pipe():
+    for name, passes in (("STS", 1), ("LDG", 1), ("FADD", 0)):
+        clocks = dict(zip(UNITS, clocks_of_no_lane(code(name, 1)), strict=True))
+        assert clocks.pop("issue") == 0.25 and clocks.pop("memory") == passes
+        assert not any(clocks.values())

@@ -1,7 +1,13 @@
 """What machine code says of its time: register banks, requests that queue."""
 
 import pytest
-from kernelscope.timing.machine_code import NO_SCOREBOARD, Code, Segment, _count_bank_conflicts
+from kernelscope.timing.machine_code import (
+    NO_SCOREBOARD,
+    Code,
+    Segment,
+    _count_bank_conflicts,
+    parse,
+)
 from kernelscope.timing.schedule import walk
 from kernelscope.timing.work import products
 
@@ -64,3 +70,25 @@ def test_multiply_adds_of_a_tensor_instruction(opcode, expected):
     name, *parts = opcode.split(".")
     code = Code(name, tuple(parts), "", False, 1, 1, NO_SCOREBOARD, NO_SCOREBOARD, 0, None)
     assert products(code) == expected
+
+
+@pytest.mark.parametrize(
+    ("branch", "follows"),
+    [
+        ("BRA `(.L_x_1)", [1]),
+        ("@P0 BRA `(.L_x_1)", [1, 2]),
+        ("BRA P1, `(.L_x_1)", [1, 2]),
+        ("BRA.DIV UR4, `(.L_x_1)", [1]),  # to a slow path, for warps whose lanes have parted
+    ],
+)
+def test_where_a_branch_goes(branch, follows):
+    """The code that is not reached is left out: behind a certain branch, or the slow path."""
+    rows = [branch, "SHFL.BFLY PT, R1, R2, 0x10, 0x1f", "EXIT", "WARPSYNC R3", "EXIT"]
+    text = "\n.text.f:\n"
+    for at, row in enumerate(rows):
+        text += ".L_x_1:\n" * (at == 3) + f"    /*{16 * at:04x}*/   {row} ; /* 0x{0:016x} */\n"
+        text += f"    /* 0x{0:016x} */\n"
+    segments = parse(text, "f", "f.cu")
+    assert segments[0].follows == follows
+    second = segments[1].code[0].name
+    assert second == ("WARPSYNC" if branch.startswith("BRA `") else "SHFL")

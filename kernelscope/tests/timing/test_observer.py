@@ -9,7 +9,7 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, observer
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
-from kernelscope.timing.work import LINE_LOAD, LINE_STORE
+from kernelscope.timing.work import CONSTANT_CLOCKS, LINE_LOAD, LINE_STORE
 from kernelscope.watch.counters.patterns import TouchedBytes
 
 H200 = gpu("h200")
@@ -23,6 +23,12 @@ extern "C" __global__ void pick(const int* at, const float* x, float* y)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     y[i] = x[at[i]];
+}
+__constant__ float table[64];
+extern "C" __global__ void look_up(const int* at, float* y)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = table[at[i]];
 }"""
 COUNT = 1 << 24  # floats: 64 MiB
 
@@ -38,9 +44,12 @@ def launched(name, grid, block, *arguments, blocks=None):
 def test_sampled_blocks_lie_apart_and_in_the_grid(monkeypatch, grid, blocks):
     monkeypatch.setattr(observer, "_cluster", lambda launch: (1, 1, 1))
     chosen = Time("h200", blocks=blocks).chosen_blocks(SimpleNamespace(grid=grid))
-    for one, after in itertools.pairwise(chosen):
+    ordered = sorted(chosen, key=lambda part: part.start)
+    for one, after in itertools.pairwise(ordered):
         assert one.stop <= after.start
-    assert 0 <= chosen[0].start and chosen[-1].stop <= np.prod(grid)
+    assert 0 <= ordered[0].start and ordered[-1].stop <= np.prod(grid)
+    first = sorted(part.start for part in chosen[:4])  # a few lie far apart too
+    assert np.diff(first).max() < 0.6 * np.prod(grid)
     assert blocks // 2 <= sum(map(len, chosen)) <= blocks
 
 
@@ -51,6 +60,17 @@ def test_sampled_blocks_keep_step_with_no_grid(monkeypatch, blocks):
     chosen = Time("h200", blocks=blocks).chosen_blocks(SimpleNamespace(grid=(7, 7, 24)))
     inside = [at % 7 < 6 and at // 7 % 7 < 6 for one in chosen for at in one]
     assert 0.5 < np.mean(inside) < 0.95
+
+
+def test_no_more_blocks_run_where_they_are_long(monkeypatch):
+    """Four of 256 blocks have as much work as is enough, and say the same as 64 of them."""
+    arguments = np.arange(65536, dtype=np.int32), *(np.zeros(65536, np.float32) for _ in "xy")
+    all_groups = launched("pick", (256,), (256,), *arguments, blocks=64)
+    monkeypatch.setattr(observer, "ENOUGH", 100)
+    one_group = launched("pick", (256,), (256,), *arguments, blocks=64)
+    assert all_groups.notes[0] == "64 of 256 blocks were run and stand for all"
+    assert one_group.notes[0] == "4 of 256 blocks were run and stand for all: they are long"
+    assert one_group.us == pytest.approx(all_groups.us, rel=0.02)
 
 
 def test_pieces_by_themselves():
@@ -117,3 +137,12 @@ def test_lines_of_several_files_name_theirs(tmp_path):
         assert shown.count("what one line") == 2
         for name in ("a", "b"):
             assert (f"what one line of {name}.cu does:" in shown) == (used is modules)
+
+
+@pytest.mark.parametrize("different", [1, 2, 32])
+def test_a_constant_for_each_lane_is_a_pass_for_each_address(different):
+    at = np.arange(1024, dtype=np.int32) % different
+    found = launched("look_up", (4,), (256,), at, np.zeros(1024, np.float32))
+    passes = different * at.size / 32 / H200.sms
+    us = CONSTANT_CLOCKS * passes * 1e6 / H200.hz
+    assert found.bounds["constant cache"] == pytest.approx(us)

@@ -167,6 +167,8 @@ class Run:
             for part in self.chosen:
                 for first in part[::size]:
                     yield self.chunk(first, min(size, part.stop - first))
+                if all(observer.has_enough() for observer in self.observers):
+                    return
             return
         starts = range(0, self.blocks, size)
         if self.warp_order is not None:

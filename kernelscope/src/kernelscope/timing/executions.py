@@ -35,6 +35,7 @@ _FLOW_WEIGHT, _LENGTH_WEIGHT = 0.5, 1e-3
 _PASSES, _SETTLED = 5, 1e-4
 _PATIENCE = 3
 MOST_UNKNOWNS = 600
+OUT = -2  # where an edge ends that leaves the kernel: what a guarded EXIT lets end
 MOST_PIVOTS = 60  # exchanges of sides; where rounding keeps variables changing, no more helps
 MOST_SUSPECTS = 12
 _NO_WORK = frozenset(  # neither in PTX nor in machine code: the two need not have as many
@@ -70,6 +71,8 @@ class PtxCounts:
             return "tensor"
         if self.counts["async_copy_requests"]:
             return "async copy"
+        if self.counts["constant_load_passes"] > self.executions:  # addresses of a warp differ
+            return "constant load"
         for space in ("global", "shared"):
             for way in ("load", "store", "atomic"):
                 if self.counts[f"{space}_{way}_requests"]:
@@ -111,9 +114,10 @@ def executions(
     """Return ((segments,) executions, summed over warps; the same of each edge between two)."""
     counted = list(counted)
     edges = [(-1, 0)] + [(at, to) for at, s in enumerate(segments) for to in s.follows]
+    edges += [(at, OUT) for at, s in enumerate(segments) if s.follows and s.code[-1].name == "EXIT"]
     if len(edges) > MOST_UNKNOWNS:
         return _by_line(segments, counted, warps), {}
-    system = _System(segments, edges, *_anchors(segments, counted), warps)
+    system = _System(segments, edges, _anchors(segments, counted), warps)
     found = system.solve()
     for suspect in system.suspects(found)[:MOST_SUSPECTS]:
         allowed = system.allowed.copy()
@@ -130,26 +134,29 @@ def executions(
 class _System:
     """The equations for the edges' counts. allowed: (edges,) bool, those that may be taken."""
 
-    def __init__(self, segments, edges: list, rows: np.ndarray, wanted: np.ndarray, warps: int):
+    def __init__(self, segments, edges: list, anchors: "_Anchors", warps: int):
         self.segments, self.edges, self.warps = segments, edges, warps
+        rows, wanted = anchors.rows, anchors.wanted
         self.entered = np.zeros((len(segments), len(edges)))
         self.left = np.zeros_like(self.entered)
         for number, (start, end) in enumerate(edges):
-            self.entered[end, number] = 1
+            if end != OUT:
+                self.entered[end, number] = 1
             if start >= 0:
                 self.left[start, number] = 1
         self.matrix = rows @ self.entered / np.maximum(wanted, 1.0)[:, None]
         self.goal = np.minimum(wanted, 1.0)
+        self.more = -np.eye(len(wanted))[:, anchors.least]  # how far beyond a least one may be
         self.length = np.array([len(s.code) for s in segments]) @ self.entered
-        self.flowing = [
-            at for at, s in enumerate(segments) if s.follows and s.code[-1].name != "EXIT"
-        ]
+        self.flowing = [at for at, s in enumerate(segments) if s.follows]
         self.loops = loops_of(segments)
         self.allowed = np.ones(len(edges), bool)
 
     def error(self, found: np.ndarray) -> float:
         """How far off the anchors are, relative, summed."""
-        return float(np.abs(self.matrix @ found - self.goal).sum())
+        beyond = self.matrix @ found - self.goal
+        beyond[self.more.any(1)] = np.minimum(beyond[self.more.any(1)], 0.0)
+        return float(np.abs(beyond).sum())
 
     def solve(self, guess: np.ndarray | None = None) -> np.ndarray:
         """(edges,) counts. guess: those of a system that is nearly the same."""
@@ -157,7 +164,10 @@ class _System:
         first[0, 0] = 10.0 / self.warps
         size = np.full(len(self.segments), float(self.warps))
         found = np.zeros(len(self.edges))
-        positive = None if guess is None else guess[self.allowed] > 0
+        kept, slack = int(self.allowed.sum()), self.more.shape[1]
+        positive = (
+            None if guess is None else np.append(guess[self.allowed] > 0, np.zeros(slack, bool))
+        )
         for number in range(_PASSES):
             weight = _FLOW_WEIGHT / size[self.flowing]
             flow = (self.entered - self.left)[self.flowing] * weight[:, None]
@@ -167,9 +177,12 @@ class _System:
             system = np.concatenate([self.matrix, first, flow, short, enters])
             right = np.concatenate([self.goal, [10.0], np.zeros(len(flow) + 1), times])
             before, found = found, np.zeros(len(self.edges))
-            part = nonnegative(system[:, self.allowed] * self.warps, right, positive)
+            more = np.zeros((len(right), slack))
+            more[: len(self.more)] = self.more
+            system = np.hstack([system[:, self.allowed] * self.warps, more])
+            part = nonnegative(system, right, positive)
             positive = part > 0
-            found[self.allowed] = self.warps * part
+            found[self.allowed] = self.warps * part[:kept]
             if number > 1 and np.abs(found - before).max() < _SETTLED * self.warps:
                 break
             size = np.maximum(self.entered @ found, 1e-3 * self.warps)
@@ -207,8 +220,21 @@ class _System:
         return np.array(rows).reshape(-1, len(self.edges)), np.array(times)
 
 
-def _anchors(segments, counted: list[PtxCounts]) -> tuple[np.ndarray, np.ndarray]:
-    """((anchors, segments) machine instructions, (anchors,) executions).
+@dataclass(frozen=True)
+class _Anchors:
+    """rows: (anchors, segments) machine instructions; wanted: (anchors,) executions of these.
+
+    least: (anchors,) bool, there may be more: a guarded instruction is issued whenever its segment
+    runs, where the PTX jumps over it.
+    """
+
+    rows: np.ndarray
+    wanted: np.ndarray
+    least: np.ndarray
+
+
+def _anchors(segments, counted: list[PtxCounts]) -> _Anchors:
+    """Join the PTX and the machine code.
 
     An anchor is the instructions of one line, kind and basic block of the PTX. The compiler's loop
     of four steps may be one of 16 in machine code, but not of three: a segment's instructions
@@ -240,11 +266,17 @@ def _anchors(segments, counted: list[PtxCounts]) -> tuple[np.ndarray, np.ndarray
     ]
     weak = _weak_anchors(segments, counted, sum(rows.values(), np.zeros(len(segments))) > 0)
     found = [*rows.values(), *(row for row, _ in weak)]
-    return np.array(found).reshape(-1, len(segments)), np.array(wanted + [n for _, n in weak])
+    guarded = {(c.line, KINDS.get(c.name, "")) for _, c in codes(segments) if c.guarded}
+    return _Anchors(
+        np.array(found).reshape(-1, len(segments)),
+        np.array(wanted + [n for _, n in weak]),
+        np.array([key[:2] in guarded for key in rows] + [False] * len(weak), bool),
+    )
 
 
 def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndarray, float]]:
-    """((segments,) machine instructions, executions) of loops without an anchor.
+    """((segments,) machine instructions, executions) of loops, and of divisions of integers,
+    without an anchor.
 
     ptxas makes one product of one product; where a loop has none, of all arithmetic of its lines
     about as many instructions.
@@ -264,7 +296,19 @@ def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndar
         rows = [one for of_line in own.values() for one in of_line]
         all_work = _joined(segments, lines, rows, _is_work, _code_is_work)
         found |= products or ({tuple(own): all_work} if all_work[1] else {})
+    joined = anchored | (sum((row for row, _ in found.values()), 0.0 * anchored) > 0)
+    divided = {one.line for one in counted if _divides_integers(one.instruction)}
+    for line in sorted(divided):
+        rows = [one for one in counted if one.line == line]
+        row, times = _joined(segments, {line}, rows, _is_work, _code_is_work)
+        if times and (row[~joined] >= _OF_DIVISION).any():
+            found[line,] = row, times
     return [*found.values()]
+
+
+def _divides_integers(instruction: Instruction) -> bool:
+    root, *parts = instruction.opcode.split(".")
+    return root in ("div", "rem") and parts[-1][0] in "us"
 
 
 def _joined(segments, lines, counted, in_ptx, in_code) -> tuple[np.ndarray, float]:
@@ -297,7 +341,8 @@ def _code_is_work(code: Code) -> bool:
 
 def _by_line(segments, counted: Iterable[PtxCounts], warps: int) -> np.ndarray:
     """Executions of code with very many segments: each by its own anchors, else once a warp."""
-    rows, wanted = _anchors(segments, counted)
+    anchors = _anchors(segments, counted)
+    rows, wanted = anchors.rows, anchors.wanted
     if not len(rows):
         return np.full(len(segments), float(warps))
     each = wanted / rows.sum(1)

@@ -217,7 +217,10 @@ def _segments(code: list[Code], labels: dict[str, int]) -> list[Segment]:
         goes_on = [number[end]] if end in number else []
         if last.name in _JUMPS:
             certain = not last.guarded and "P" not in last.operands.split("`")[0]
-            follows = jumps if certain else goes_on + jumps
+            if "DIV" in last.parts:  # for warps whose lanes have parted: a shuffle a lane at a time
+                follows = goes_on
+            else:
+                follows = jumps if certain else goes_on + jumps
         elif last.name in _ENDS:
             follows = goes_on if last.guarded else []
         else:

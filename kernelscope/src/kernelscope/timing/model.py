@@ -27,6 +27,7 @@ NAMES = {
     "tensor": "tensor cores",
     "memory": "shared memory and L1",
     "fill": "L2 to an SM",
+    "constant": "constant cache",
 }
 
 

@@ -24,6 +24,7 @@ LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds n
 GROUPS = 16  # of neighbouring blocks that stand for a large grid
 GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
 MOST_PLACES = 1 << 14  # of a group, of which one is chosen
+ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run after so many
 _ASIDE = ("ld.const", "ld.param")
 
 
@@ -68,14 +69,18 @@ class Time(Counters):
         size = max(1, self.most_blocks // GROUPS // x)  # of a group, in clusters of x
         groups = max(1, min(GROUPS, self.most_blocks // (size * x)))
         edges = np.linspace(0, total // x, groups + 1).astype(int)  # equal parts of the grid
-        starts = []
+        starts = {}
         for number, (first, end) in enumerate(itertools.pairwise(edges)):
             places = np.arange(first, max(end - size, first) + 1)[:MOST_PLACES]
             column, row = places * x % launch.grid[0], places * x // launch.grid[0] % launch.grid[1]
             aims = (np.array(GOLDEN) * number + 0.5) % 1 * launch.grid[:2]
             far = abs(column - aims[0]) / launch.grid[0] + abs(row - aims[1]) / launch.grid[1]
-            starts.append(x * int(places[far.argmin()]))
-        return tuple(range(first, first + size * x) for first in starts)
+            starts[number] = x * int(places[far.argmin()])
+        order = sorted(starts, key=lambda number: GOLDEN[0] * number % 1)  # any few lie far apart
+        return tuple(range(starts[at], starts[at] + size * x) for at in order)
+
+    def has_enough(self) -> bool:
+        return sum(int(work.sum()) for work in self._work_of_warps) >= ENOUGH
 
     def __str__(self) -> str:
         several = len({file for file, _ in self._sources}) > 1
@@ -178,7 +183,8 @@ class Time(Counters):
         counted = self._counted(launch, scale)
         notes = []
         if self._ran < blocks:
-            notes.append(f"{self._ran} of {blocks} blocks were run and stand for all")
+            why = ": they are long" if self.has_enough() else ""
+            notes.append(f"{self._ran} of {blocks} blocks were run and stand for all{why}")
         machine = machine_code(launch, self.gpu.arch)
         if machine is None:
             machine = estimated(launch)
@@ -209,10 +215,11 @@ class Time(Counters):
     def _unevenness(self, launch: Launch, blocks: int, resident: int) -> Unevenness:
         work = np.concatenate(self._work_of_warps)
         chosen = self.chosen_blocks(launch) or (range(blocks),)
-        numbers = np.concatenate([np.arange(one.start, one.stop) for one in chosen])
+        numbers = np.concatenate([np.arange(one.start, one.stop) for one in chosen])[: len(work)]
         if len(numbers) != len(work):  # a launch that ended early
             return Unevenness()
-        return unevenness(numbers, work.sum(1), work.max(1), blocks, self.gpu.sms, resident)
+        work, order = work[np.argsort(numbers)], np.sort(numbers)
+        return unevenness(order, work.sum(1), work.max(1), blocks, self.gpu.sms, resident)
 
     def _reuse(self, launch: Launch, scale: float) -> Reuse:
         room = sum(b.size for b in launch.buffers if b.space == "global")

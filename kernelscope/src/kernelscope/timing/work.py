@@ -1,8 +1,9 @@
 """What one launch asks of a GPU: instructions by segment, line and unit, and bytes by level."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,16 +13,18 @@ from .machine_code import Code, MachineCode
 from .schedule import MEETINGS, walk
 from .uneven import Unevenness
 
-UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory", "fill")
-OF_SCHEDULER = np.array([1, 1, 1, 1, 1, 1, 0, 0], bool)  # units of which each scheduler has its own
+UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory", "fill", "constant")
+OF_SCHEDULER = np.array([1] * 6 + [0] * 3, bool)  # units of which each scheduler has its own
 SECTOR_BYTES = 32
 FILL_BYTES = 64  # between L1 and L2, a clock and SM
 TAGS = 4  # lines that L1 looks up in a clock
+CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load: see docs/time.md
 SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
 FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
 LINE_LOAD, LINE_STORE = 1.5, 3.0  # sectors that a request of a line costs L2, if it has fewer
 ATOMIC = 2.0  # ... and each sector of an atomic
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
+_INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
 _MULTIPLY = ("IMAD", "IDP")
 _ALU = tuple(
@@ -129,6 +132,9 @@ class Traffic:
             if kind.startswith("shared"):
                 self.passes[key] += counts[kind.replace(" ", "_") + "_wavefronts"]
                 continue
+            if kind.startswith("constant"):
+                self.passes[key] += counts["constant_load_passes"]
+                continue
             way = "load" if kind == "async copy" else kind.split()[1]
             sectors = counts[f"global_{way}_sectors"]
             self.sectors[key] += sectors
@@ -171,23 +177,32 @@ def work_of(
     counts, edges = executions(segments, counted, blocks * warps)
     traffic = Traffic(counted)
     dram_bytes, dram_share = dram_traffic(gpu, reuse, traffic)
+    exact = corrections(segments, counts, counted)
 
     def latency(code: Code) -> float:
         return latency_of(code, traffic, gpu, dram_share)
 
     def passes(code: Code) -> float:
-        return float(unit_clocks(code, traffic, gpu)[UNITS.index("memory")])
+        clocks = unit_clocks(code, traffic, gpu)
+        return float(clocks[UNITS.index("memory")] + clocks[UNITS.index("constant")])
 
     chain = walk(segments, edges, latency, passes)
-    exact = corrections(segments, counts, counted)
     totals: defaultdict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(len(UNITS)))
+    idle = 0.0  # executions of guarded instructions in which no lane takes part
     for at, code in codes(segments):
-        times = counts[at] * exact.get((code.line, KINDS.get(code.name, "")), 1.0)
-        totals[at, code.line] += times * unit_clocks(code, traffic, gpu)
+        share = exact.get((code.line, KINDS.get(code.name, "")), 1.0)
+        clocks = share * unit_clocks(code, traffic, gpu)
+        if code.guarded and share < 1:
+            clocks += (1 - share) * clocks_of_no_lane(code)
+            idle += (1 - share) * counts[at]
+        totals[at, code.line] += counts[at] * clocks
     keys = list(totals)
     each = counts / (blocks * warps)
+    issued = float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True)))
+    # all warps issue what is guarded, also those that the PTX takes past it
+    imbalance = max(1.0, shape.imbalance - idle / max(issued, 1.0))
     return LaunchWork(
-        shape,
+        replace(shape, imbalance=imbalance),
         resident_blocks(gpu, warps, machine.registers, shape.shared_bytes),
         np.array([at for at, _ in keys]),
         np.array([line for _, line in keys]),
@@ -200,7 +215,7 @@ def work_of(
         dram_bytes,
         atomic_times(traffic, reuse),
         any(code.name == "BAR" for _, code in codes(segments)),
-        float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True))),
+        issued,
         machine.registers,
     )
 
@@ -247,7 +262,26 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
         clocks["memory"] = traffic.per_request(code.line, kind)
     elif kind == "shuffle" or name in ("LDL", "STL"):
         clocks["memory"] = 1.0
+    elif _is_indexed_constant(code):
+        clocks["constant"] = CONSTANT_CLOCKS * traffic.per_request(code.line, "constant load")
     return np.array([clocks[unit] for unit in UNITS])
+
+
+def _is_indexed_constant(code: Code) -> bool:
+    """Does it load a constant at a place that each lane has of its own?"""
+    if code.name != "LDC":
+        return False
+    return "const" in code.parts or _INDEXED.search(code.operands) is not None
+
+
+def clocks_of_no_lane(code: Code) -> np.ndarray:
+    """(UNITS,) the same of an execution whose predicate is false in all lanes: it is issued, and
+    takes a place in the memory pipe.
+    """
+    clocks = np.zeros(len(UNITS))
+    clocks[UNITS.index("issue")] = code.issue / SCHEDULERS
+    clocks[UNITS.index("memory")] = float(" " in KINDS.get(code.name, ""))
+    return clocks
 
 
 def products(code: Code) -> float:
@@ -281,6 +315,9 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: floa
         return getattr(gpu, MEETINGS[code.name])
     if kind == "shuffle":
         return near
+    if _is_indexed_constant(code):
+        more = CONSTANT_CLOCKS * (traffic.per_request(line, "constant load") - 1)
+        return _LATENCIES["LDC"] + more
     return _LATENCIES.get(code.name, near)
 
 

@@ -30,6 +30,7 @@ from .traffic import (
     LINE_BYTES,
     PIECE_BYTES,
     Lanes,
+    count_addresses,
     count_bulk_sectors,
     count_copied_pieces,
     pieces_of_runs,
@@ -182,7 +183,7 @@ class Counters(Observer):
     Several launches add up; distinct bytes are counted for each launch and then added.
     """
 
-    with_lines = False  # also the 128-byte lines of each global request, for subclasses
+    with_lines = False  # for subclasses: also the lines of global requests, addresses of constants
 
     def __init__(self):
         super().__init__()
@@ -371,6 +372,8 @@ class Counters(Observer):
         if access.valid is not None:  # refused accesses never reach memory
             address, lanes = address[access.valid], lanes[access.valid]
         if not lanes.size or not row.off_chip:
+            if lanes.size and self.with_lines and row.instruction.opcode.startswith("ld.const"):
+                row.counts["constant_load_passes"] += count_addresses(self._cut(lanes), address)
             return
         requests = self._cut(lanes).warps
         if row.mbarrier:

@@ -98,6 +98,11 @@ def count_sectors(lanes: Lanes, address: np.ndarray) -> int:
     return _count_distinct(lanes.rows(address, 32) >> np.uint64(5))
 
 
+def count_addresses(lanes: Lanes, address: np.ndarray) -> int:
+    """Distinct addresses, summed over warps. address: (lanes,) uint64."""
+    return _count_distinct(lanes.rows(address, 32))
+
+
 def count_copied_pieces(lanes: Lanes, source: np.ndarray, target: np.ndarray) -> int:
     """Sectors of a cp.async past the L1 cache (.cg, 16 bytes a lane), summed over warps.
 
