@@ -188,7 +188,7 @@ def tensors(gpu, monkeypatch, request):
     """
     from kernelscope.module import interop
 
-    entered = []
+    entered, objects = [], []
 
     class Stream:
         def __init__(self, pointer):
@@ -201,9 +201,12 @@ def tensors(gpu, monkeypatch, request):
             pass
 
     torch = types.ModuleType("a_torch")
-    torch.cuda = types.SimpleNamespace(
-        current_stream=lambda index: types.SimpleNamespace(cuda_stream=torch.stream)
-    )
+
+    def current_stream(index):
+        objects.append(types.SimpleNamespace(cuda_stream=torch.stream))
+        return objects[-1]
+
+    torch.cuda = types.SimpleNamespace(current_stream=current_stream)
     torch.stream = 77
     if getattr(request, "param", False):
         raw = {Tensor.device.index: lambda: torch.stream}
@@ -221,7 +224,11 @@ def tensors(gpu, monkeypatch, request):
     interop.tensor_library.cache_clear()
     kept._cached.clear()
     yield types.SimpleNamespace(
-        make=lambda *shape: Tensor(gpu.array(shape)), entered=entered, torch=torch, log=gpu.log
+        make=lambda *shape: Tensor(gpu.array(shape)),
+        entered=entered,
+        objects=objects,
+        torch=torch,
+        log=gpu.log,
     )
     kept._cached.clear()
     interop.tensor_library.cache_clear()
@@ -238,6 +245,7 @@ def test_a_warm_call_launches_on_the_addresses_of_tensors(tensors):
         given = [one if isinstance(one, int) else one.data.ptr for one in launched[:6]]
         assert given == [one.data_ptr() for one in (q, k, v, bias, out, lse)]
     assert tensors.entered == [77]  # for the checks
+    assert len(tensors.objects) == (1 if hasattr(tensors.torch, "_C") else 4)
     assert [one.stream for one in tensors.log] == [None, 77, 78]
     assert all(isinstance(one, int) for one in launched[:6])  # no array was made
     written = tensors.make(*shape)
