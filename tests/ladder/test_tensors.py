@@ -245,7 +245,7 @@ def test_a_warm_call_launches_on_the_addresses_of_tensors(tensors):
         given = [one if isinstance(one, int) else one.data.ptr for one in launched[:6]]
         assert given == [one.data_ptr() for one in (q, k, v, bias, out, lse)]
     assert tensors.entered == [77]  # for the checks
-    assert len(tensors.objects) == (1 if hasattr(tensors.torch, "_C") else 4)
+    assert len(tensors.objects) == (0 if hasattr(tensors.torch, "_C") else 4)
     assert [one.stream for one in tensors.log] == [None, 77, 78]
     assert all(isinstance(one, int) for one in launched[:6])  # no array was made
     written = tensors.make(*shape)
