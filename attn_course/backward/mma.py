@@ -38,7 +38,7 @@ def _fitting(problem: Problem, device: Device) -> list[Constants]:
     return [
         c
         for c in TILES.of(problem.d)
-        if mma_bytes(c) <= device.shared_bytes and c["BR"] < problem.n + 64  # one of 64 would do
+        if mma_bytes(c) <= device.shared_bytes and c["BR"] < problem.n + 64  # else 64 hold all
     ]
 
 

@@ -180,8 +180,7 @@ class SwinStage:
         found = []
         for number, kept in reversed([*enumerate(saved)]):
             block, grouping = self.blocks[number], self._grouping(number, *kept[0].shape[:3])
-            how = {"deterministic": deterministic}
-            dout, *arrays = block._backward(dout, *kept, grouping, **how)
+            dout, *arrays = block._backward(dout, *kept, grouping, deterministic=deterministic)
             found.insert(0, dict(zip(block.names, arrays, strict=False)))
             if self.tables[number] is not None:
                 dscores = arrays[-1].reshape(-1, self.heads, grouping.n, grouping.n)

@@ -11,6 +11,7 @@ from kernelscope.contest import Timing
 from attn_course.classroom import bonus, earn, scoring
 from attn_course.classroom.gpu_bonus import awarded, timed
 from attn_course.classroom.session import NotEarned
+from attn_course.classroom.session import _scored as scored
 from attn_course.exercises import ExerciseError, check, read_exercise, session
 from attn_course.exercises.exercise import problem_names
 
@@ -49,10 +50,17 @@ def test_cases_that_a_check_passed_are_not_run_again(write, monkeypatch):
     monkeypatch.setattr(scoring, "examine", noted)
     write(NAME, problem.solution)
     check(NAME)
+    scored.cache_clear()
     earn(NAME, "in bounds")
     assert not seen
     earn(NAME, "in bounds", hidden=True)
     assert seen == [setup.label for setup in problem.hidden_setups]
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    seen.clear()
+    scored.cache_clear()
+    earn(NAME, "in bounds")
+    assert seen == [setup.label for setup in problem.setups]
+    monkeypatch.delenv("NBGRADER_EXECUTION")
     write(NAME, problem.wrong[0].text)  # of another text nothing is known
     with pytest.raises(NotEarned):
         earn(NAME, "in bounds")
