@@ -174,12 +174,12 @@ def halves_as_floats(halves, d, m, of_v):
     numbers = big + small  # (matrices, tiles, 64, 2, 64)
     down = boxes[:, :, 128:130].swapaxes(2, 3).copy().view(np.float32)  # (.., 2, 2, 32)
     down = down.reshape(*down.shape[:3], 2, 8, 4)[:, :, :, [[0], [1]], SWIZZLE]
-    down = down.reshape(*down.shape[:3], 64).astype(np.float64)
-    if not of_v:  # of keys; with two boxes of columns the second one has none
-        down = down[:, :, :1] if d > 64 else down
-        numbers = numbers * down.swapaxes(2, 3)[..., None]
-    else:  # of columns; two times 64 keys share those of the first box
-        numbers = numbers * (down if d > 64 else down[:, :, :1])[:, :, None]
+    down = down.reshape(*down.shape[:3], 64)
+    if of_v != (d > 64):  # these have factors in one box, and nothing was written to the other
+        down = down[:, :, :1]
+    down = down.astype(np.float64)
+    # of keys; or of columns, where two times 64 keys share those of the first box
+    numbers = numbers * (down[:, :, None] if of_v else down.swapaxes(2, 3)[..., None])
     numbers = numbers if d > 64 else numbers.swapaxes(2, 3)
     numbers = numbers.reshape(len(halves), -1, 128 if d > 64 else 64)
     assert (numbers[:, m:] == 0).all() and (numbers[:, :, d:] == 0).all()  # past the edges
