@@ -14,7 +14,7 @@ from kernelscope.errors import InputError
 from kernelscope.module import Interchange, is_foreign, takes_foreign, tensor_library
 
 from attn_course.ladder.call import Call, call_steps
-from attn_course.ladder.checks import check_arrays, check_bias, check_floats
+from attn_course.ladder.checks import check_arrays, check_bias, check_flags, check_floats
 from attn_course.ladder.choose import current_device, device_number
 from attn_course.ladder.kept import (
     CachedCall,
@@ -56,12 +56,18 @@ class BackwardRequest(msgspec.Struct, frozen=True, eq=False):
         names = ("q", "k", "v", "out", "lse", "dout", "bias")
         return {n: getattr(self, n) for n in names if n != "bias" or self.bias is not None}
 
+    def flags(self) -> dict[str, bool]:
+        """Return the arguments that are True or False, by their names."""
+        names = ("causal", "return_dbias", "deterministic")
+        return {name: getattr(self, name) for name in names}
+
     def call(self) -> Call:
         """Check the arguments as attention_backward() does and return the call that it runs."""
         q, k, bias, backend = self.q, self.k, self.bias, resolve_backend(self.backend)
         xp = array_module(backend)
         if self.method != AUTO:
             method_of(self.method)
+        check_flags(**self.flags())
         check_arrays(q, k, self.v, xp)
         for name, array in (("out", self.out), ("dout", self.dout), ("lse", self.lse)):
             dtype, shape = ("float32", q.shape[:3]) if name == "lse" else (q.dtype.name, q.shape)
@@ -94,7 +100,7 @@ class BackwardRequest(msgspec.Struct, frozen=True, eq=False):
         """Return the kept call of such requests, if any, and their form; see Request.cached()."""
         try:
             scale = None if self.scale is None else float(self.scale)
-            flags = (bool(self.causal), bool(self.return_dbias), bool(self.deterministic))
+            flags = tuple(self.flags().values())
             form = ("backward", self.backend, device_number(self.backend), self.method, scale)
             form += (flags, tuple(self.options))
             form += tuple((name, form_of(array)) for name, array in self.inputs().items())

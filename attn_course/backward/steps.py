@@ -203,7 +203,8 @@ def choose_backward(problem: Problem, device: Device, dbias: bool = False) -> tu
             )
     raise UnsupportedDtype(
         f"no method of attention_backward() takes {problem.dtype} with head dim {problem.d} on "
-        f"{device.name}; methods, and what they take: {taken}. "
+        f"{device.name}; none takes more than head dim {LARGEST_D}; methods, and what they take: "
+        f"{taken}. "
         "attn_course.reference.attention_backward takes any head dim, in float64"
     )
 

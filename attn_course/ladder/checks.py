@@ -1,5 +1,7 @@
 """Checks of the arrays of a call: each refusal names the argument and the remedy."""
 
+import reprlib
+
 import numpy as np
 from kernelscope.errors import InputError, InputTypeError
 
@@ -46,6 +48,13 @@ def check_arrays(q, k, v, xp=np, *, paged: bool = False, kv_layout: str = "HND")
         raise InputError(f"k has {k.shape[keys]} keys, v {v.shape[keys]} values: make them equal")
     if k.shape[0] != v.shape[0]:
         raise InputError(f"k has {k.shape[0]} pages, v {v.shape[0]}: make them equal")
+
+
+def check_flags(**flags) -> None:
+    """Refuse what is neither True nor False, nor 0 or 1. Raises TypeError."""
+    for name, value in flags.items():
+        if not isinstance(value, (int, np.bool_, np.integer)) or value not in (0, 1):
+            raise InputTypeError(f"{name} is {reprlib.repr(value)}: pass True or False")
 
 
 def check_cache(lengths, page_table, batch: int, page: int, xp=np) -> None:

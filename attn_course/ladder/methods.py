@@ -27,7 +27,15 @@ from kernelscope.module import (
 )
 
 from .call import Call, StepLaunch, call_steps
-from .checks import check_arrays, check_bias, check_cache, check_output, check_overlap, check_range
+from .checks import (
+    check_arrays,
+    check_bias,
+    check_cache,
+    check_flags,
+    check_output,
+    check_overlap,
+    check_range,
+)
 from .choose import choose, current_device, device_number
 from .kept import CachedCall, are_plain, array_form, keep_call, kept_call, tensor_form
 from .problem import Problem
@@ -149,6 +157,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         xp = array_module(backend)
         if self.method != AUTO:
             steps_of(self.method)  # an unknown method is named before any argument
+        check_flags(causal=self.causal, return_lse=self.return_lse)
         check_arrays(q, k, v, xp, paged=self.page_table is not None, kv_layout=self.kv_layout)
         page = k.shape[1 + self.kv_layout.index("N")]
         check_cache(self.lengths, self.page_table, q.shape[0], page, xp)
@@ -206,9 +215,9 @@ class Request(msgspec.Struct, frozen=True, eq=False):
                 self.backend,
                 device_number(self.backend),
                 self.method,
-                bool(self.causal),
+                self.causal,
                 None if self.scale is None else float(self.scale),
-                bool(self.return_lse),
+                self.return_lse,
                 tuple(self.options),
                 *(form_of(self.q), form_of(self.k), form_of(self.v)),
                 self.kv_layout,

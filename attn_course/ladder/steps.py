@@ -461,7 +461,7 @@ def step(which: int | str) -> Step:
     Raises:
         KeyError: lists the ladder.
     """
-    for row in LADDER:
+    for row in (*LADDER, SPLIT_HALVES):
         if which in (row.number, row.file, row.entry):
             return row
     for row in EXPERIMENTS:

@@ -301,12 +301,14 @@ def test_refusals_name_the_argument():
         ({"dout": arrays["dout"].swapaxes(2, 3)}, ValueError, "dout is not C-contiguous"),
         ({"method": "fastest"}, UnknownMethod, "choose one of: .*backward_rows"),
         ({"options": ("-DTILE=3",)}, ValueError, "no constant TILE"),
+        ({"causal": "yes"}, TypeError, "causal is 'yes': pass True or False"),
+        ({"deterministic": None}, TypeError, "deterministic is None: pass True or False"),
     ]
     for changed, error, message in cases:
         with pytest.raises(error, match=message):
             attention_backward(**arrays | changed)
     wide = on_device(inputs((1, 1, 2, 257)))
-    with pytest.raises(ValueError, match="head dim 257"):
+    with pytest.raises(ValueError, match="head dim 257 .* none takes more than head dim 256;"):
         attention_backward(**wide)
     with pytest.raises(ValueError, match="takes at most 256"):
         attention_backward(**wide, method="backward_rows")

@@ -287,6 +287,12 @@ def test_arguments_are_refused_by_name():
     for arrays, error, message in cases:
         with pytest.raises(error, match=message):
             attention(*arrays)
+    for name in ("causal", "return_lse"):  # True is kept by the first call, and "yes" is not it
+        attention(q, k, v, "rows_online", **{name: True})
+        for value in ("yes", None, 2, q):
+            with pytest.raises(TypeError, match=f"{name} is .*: pass True or False"):
+                attention(q, k, v, "rows_online", **{name: value})
+        attention(q, k, v, "rows_online", **{name: np.bool_(1)})
     with pytest.raises(ValueError, match="out has shape"):
         attention(q, k, v, out=xp.empty((1, 2, 4, 7), dtype=np.float32))
 
