@@ -43,6 +43,7 @@ CGROUPS = (  # folder of the memory controller, file of its limit: version 2, ve
     ("/sys/fs/cgroup", "memory.max"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
 )
+FRESH_MEMORY = "attn_devtools.fresh_memory"  # a plugin of pytest
 CPU_FLAGS = {  # what a BLAS kernel needs of the processor
     "Prescott": "pni",
     "Nehalem": "sse4_2",
@@ -131,6 +132,7 @@ def factors(scratch: Path) -> dict[str, tuple[Value, ...]]:
         "home": (attribute("HOME read-only", home_is_read_only=True),),
         "umask": (attribute("umask 077", umask=0o077),),
         "cores": (attribute("one core", one_core=True),),
+        "fresh memory": (variable("PYTEST_ADDOPTS", f"-p {FRESH_MEMORY}", "signalling NaN"),),
         "memory": (attribute("4 GiB", missing_cgroup(), memory=True),),
         "pip": (variable("PIP_USER", "1"),),
         "columns": (variable("COLUMNS", "40"),),
