@@ -179,6 +179,14 @@ def _command(path):
         return b""
 
 
+def test_a_locale_that_only_the_grader_has_changes_nothing(sandbox, monkeypatch):
+    """Python 3.11 reads paths of packages in the encoding of the locale, PYTHONUTF8 or not."""
+    for name in ("LANG", "LC_ALL"):
+        monkeypatch.setenv(name, "xx_XX.UTF-8")
+    outcome = sandbox.run(["-"], b"import locale, os; os.write(3, locale.getencoding().encode())")
+    assert outcome.reply == "UTF-8", outcome
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_killed_grader_leaves_nothing(mode, tmp_path):
     if not works(Sandbox(mode)):

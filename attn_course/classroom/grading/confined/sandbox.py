@@ -37,7 +37,7 @@ SUPERVISOR = f"{__package__}.supervise"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "fonts", "localtime", "passwd")
 _LIBRARIES = ("LD_LIBRARY_PATH", "CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX")
-_KEPT = ("PATH", "LANG", "LC_ALL", *_LIBRARIES, "PYTHONPATH", "PYTHONNOUSERSITE", "TZ")
+_KEPT = ("PATH", *_LIBRARIES, "PYTHONPATH", "PYTHONNOUSERSITE", "TZ")
 _FIND_LIBRARIES = """
 import json, sys
 finders = [module for name, module in sys.modules.items() if name.startswith("__editable__")]
@@ -268,6 +268,7 @@ def _environment() -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
         "PYTHONUTF8": "1",
+        "LC_ALL": "C.UTF-8",  # the caller's locale may not be found in there
         "MPLBACKEND": "agg",
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KERNELSCOPE_WORKERS"), "1"),
         "KERNELSCOPE_BACKEND": "simulator",
