@@ -93,7 +93,7 @@ struct Box {
 __device__ Box box_of(float4 v)
 {
     const float width = 1.0f + fabsf(v.z), height = 1.0f + fabsf(v.w);
-    return {8.0f * v.x - width, 8.0f * v.y - height, 8.0f * v.x + width, 8.0f * v.y + height};
+    return {2.0f * v.x - width, 2.0f * v.y - height, 2.0f * v.x + width, 2.0f * v.y + height};
 }
 
 __device__ float overlap(const Box& a, const Box& b)
@@ -108,7 +108,7 @@ __device__ float overlap(const Box& a, const Box& b)
 
 // Bit j of mask (n, n / 64) of a box: the j-th box of that column comes later and overlaps it by
 // more than `limit`. A block takes 64 boxes against 64.
-extern "C" __global__ void nms_mask(const float4* box, unsigned long long* mask, int n, float limit)
+extern "C" __global__ void nms_mask(const float4* box, uint2* mask, int n, float limit)
 {
     const int row = blockIdx.y, column = blockIdx.x;
     if (row > column) return;
@@ -122,7 +122,7 @@ extern "C" __global__ void nms_mask(const float4* box, unsigned long long* mask,
     unsigned long long bits = 0;
     for (int j = row == column ? threadIdx.x + 1 : 0; j < columns; ++j)
         if (overlap(mine, others[j]) > limit) bits |= 1ULL << j;
-    mask[(size_t)own * gridDim.x + column] = bits;
+    mask[(size_t)own * gridDim.x + column] = make_uint2((unsigned)bits, (unsigned)(bits >> 32));
 }
 
 __device__ float bilinear_at(const float* plane, int height, int width, float y, float x)

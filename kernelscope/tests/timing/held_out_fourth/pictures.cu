@@ -98,7 +98,7 @@ __device__ void cosines_of(float (&v)[8])
 // Each 8 x 8 pixels become 64 numbers of its cosine transform, divided by a step that grows with
 // the frequency, and rounded. A block takes 8 rows of 128 pixels, a thread a row of 8.
 extern "C" __global__ void dct_quantise(
-    const unsigned char* image, short* quantised, int width, float step)
+    const unsigned char* image, int4* quantised, int width, float step)
 {
     __shared__ float tile[8][16 * 9];
     const int part = threadIdx.x % 16, row = threadIdx.x / 16;
@@ -119,11 +119,11 @@ extern "C" __global__ void dct_quantise(
 #pragma unroll
     for (int i = 0; i < 8; ++i) tile[i][part * 9 + row] = v[i];
     __syncthreads();
-    short rounded[8];
+    __align__(16) short rounded[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i)
         rounded[i] = (short)rintf(tile[row][part * 9 + i] / (step * (1 + row + i)));
-    *(uint4*)&quantised[at] = *(const uint4*)rounded;
+    quantised[at / 8] = *(const int4*)rounded;
 }
 
 // For each pixel, how far the 5 x 5 pixels around it have moved from the left to the right image.
