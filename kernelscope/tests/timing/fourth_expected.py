@@ -304,9 +304,8 @@ def householder_warp(matrices, *_):
     for k in range(8):
         v = np.where(np.arange(32) >= k, m[:, :, k], 0)
         v[:, k] += np.copysign(np.linalg.norm(v, axis=1), v[:, k])
-        m -= (
-            2 / (v**2).sum(1)[:, None, None] * v[..., None] * np.einsum("ni,nij->nj", v, m)[:, None]
-        )
+        scale = 2 / (v**2).sum(1)[:, None, None]
+        m -= scale * v[..., None] * np.einsum("ni,nij->nj", v, m)[:, None]
     np.testing.assert_allclose(*(v.transpose(0, 2, 1) @ v for v in (m, before)), atol=1e-12)
     return {1: m.ravel()}
 
