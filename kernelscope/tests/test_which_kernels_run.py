@@ -139,6 +139,18 @@ INSTRUCTIONS = {
         ),
         ("sm_90a", GROUP.format("m64n8k256.s32.b1.b1.and.popc {%r4, %r5, %r6, %r7}")),
     ],
+    "`st.async`, `red.async`": [
+        (
+            "sm_90",
+            "mbarrier.init.shared.b64 [tile], 32; st.async.weak.shared::cluster."
+            "mbarrier::complete_tx::bytes.b32 [%r4+16], 5, [%r4];",
+        ),
+        (
+            "sm_90",
+            "mbarrier.init.shared.b64 [tile], 32; red.async.relaxed.cluster.shared::cluster."
+            "mbarrier::complete_tx::bytes.add.u32 [%r4+16], 5, [%r4];",
+        ),
+    ],
     "`cp.async.bulk`, `cp.reduce.async.bulk`": [
         (
             "sm_90",

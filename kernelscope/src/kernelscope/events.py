@@ -130,12 +130,14 @@ class PhaseUse:
     """The effect of an instruction on mbarriers, (n,) each.
 
     chosen: the active lanes that it worked for, numbered among them; parity: of the phase that each
-    arrived at or asked for; passed: bool, has that phase completed? None for arrivals.
+    arrived at or asked for; passed: bool, has that phase completed? None for arrivals. place: of
+    the mbarrier, (block of the chunk, address in it), where no access of the instruction is to it.
     """
 
     chosen: np.ndarray
     parity: np.ndarray
     passed: np.ndarray | None
+    place: tuple[np.ndarray, np.ndarray] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,6 +249,10 @@ class MachineView(ABC):
 
         Of an initialised mbarrier: block of the chunk, byte address in its shared memory.
         """
+
+    @abstractmethod
+    def bytes_under_way(self, block: int, address: int) -> int:
+        """Return the bytes of copies that have been started and are still to count there."""
 
     @abstractmethod
     def by_space(self, addresses: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

@@ -66,6 +66,8 @@ cp.async.ca.shared.global [tile], [%rd1], 4 | cp.async.cg.shared.global [tile], 
 cp.async.ca.shared.global [tile], [%rd1], 8, %p1 | cp.async.commit_group | cp.async.wait_all
 cp.async.bulk.prefetch.L2.global [%rd1], 64 | st.bulk.shared [%rd3], 8, 0
 cp.async.wait_group 0 | cp.async.mbarrier.arrive.shared.b64 [tile]
+st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%r1], {%r2, 5}, [tile]
+red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [tile]
 mbarrier.init.shared.b64 [tile], 32 | mbarrier.inval.shared.b64 [tile]
 mbarrier.arrive.shared.b64 %rd4, [tile] | mbarrier.arrive.expect_tx.shared.b64 _, [tile], 16
 mbarrier.arrive_drop.shared.b64 %rd4, [tile]
@@ -209,6 +211,11 @@ MALFORMED = {
     "st.global.v4.f32 [%rd1], {%f1, %f2}": "4 in braces, each a value of type .f32",
     "cp.async.wait_group %r1": "a number written out",
     "cp.async.ca.shared.global [tile], [%rd1], 5": "5 bytes: it copies 4, 8 or 16",
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b64 [%r1], "
+    "{%rd1, %rd1, %rd1, %rd1}, [tile]": "at most 16 bytes of a thread",
+    "st.async.release.gpu.global.b32 [%rd1], %r2, [tile]": "mbarrier::complete_tx::bytes only",
+    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.f32 [%r1], %f2, "
+    "[tile]": ".add takes .u32, .s32, .u64, not .f32",
     "brx.idx 0, T": "a register of 32 bits",
     "bra %r1": "the name of a label",
     "shfl.sync.idx.b32 %r4|%r5, %r1, 0, 31, -1": "perhaps |, and one of type .pred",

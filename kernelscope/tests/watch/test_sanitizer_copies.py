@@ -28,6 +28,9 @@ class OneBlock(events.MachineView):
     def mbarrier(self, block, address):
         raise KeyError(address)
 
+    def bytes_under_way(self, block, address):
+        raise KeyError(address)
+
     def memory(self, space):
         return np.zeros({"global": 4096, "shared": 1024, "local": 0}[space], np.uint8)
 

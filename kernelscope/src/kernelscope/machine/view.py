@@ -56,6 +56,11 @@ class ChunkView(MachineView):
         words = self._chunk.mbarriers.words[start >> 3 : (start >> 3) + 1]
         return tuple(int(field[0]) for field in unpack_state(words))
 
+    def bytes_under_way(self, block: int, address: int) -> int:
+        word = block * self._chunk.cluster.shared_stride + address >> 3
+        pending = self._chunk.mbarriers.arrivals.pending
+        return sum(one.size * int((one.mbarrier == word).sum()) for one in pending)
+
     def by_space(self, addresses: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         return self._chunk.memory.space_parts(addresses)
 

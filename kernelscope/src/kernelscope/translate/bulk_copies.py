@@ -43,14 +43,23 @@ def bulk_line(lines, instruction: Instruction) -> str:
     return _box_line(lines, instruction) if tensor else _plain_line(lines, instruction, spaces)
 
 
-def _operation(parts: list[str]) -> str:
-    """The operation of cp.reduce; "" of a copy."""
-    if parts[1] != "reduce":
+def reduction_name(opcode: str) -> str:
+    """The operation of cp.reduce and red.async; "" of a copy."""
+    parts = opcode.split(".")
+    if parts[:2] not in (["cp", "reduce"], ["red", "async"]):
         return ""
     found = [part for part in parts if part in REDUCTIONS]
     if len(found) != 1:
         raise UnsupportedInstruction(f"none of .{', .'.join(REDUCTIONS)}")
     return found[0]
+
+
+def reduction_text(lines, opcode: str, known: dict) -> str:
+    """The name of the Reduction of cp.reduce and red.async; known: its types by operation."""
+    name = reduction_name(opcode)
+    if not name:
+        return "None"
+    return lines.object("reduction", reduction(name, opcode.rsplit(".", 1)[-1], known))
 
 
 def _mask(lines, instruction: Instruction, operands: list) -> str:
@@ -62,10 +71,10 @@ def _mask(lines, instruction: Instruction, operands: list) -> str:
 
 def _box_line(lines, instruction: Instruction) -> str:
     """[to], [map, {coordinates}], [mbarrier], or [map, {coordinates}], [from]."""
-    parts, operands = instruction.opcode.split("."), list(instruction.operands)
+    operands = list(instruction.operands)
     if operands[0].extra:
         where, source = operands[:2]
-        name = repr(_operation(parts))
+        name = repr(reduction_name(instruction.opcode))
         arguments = [*_box(lines, where), lines.address(source), name]
         return lines.call("copy_engine.store_box", instruction, *arguments)
     to, where, mbarrier, *rest = operands
@@ -82,13 +91,10 @@ def _box(lines, operand: Address) -> tuple[str, str]:
 
 def _plain_line(lines, instruction: Instruction, spaces: list[str]) -> str:
     """[to], [from], size, and the mbarrier of a copy into shared memory."""
-    parts = instruction.opcode.split(".")
     to, source, size, *rest = instruction.operands
     arguments = [lines.address(to), lines.address(source), lines.read(size, "u32")]
-    name, change = _operation(parts), "None"
-    if name:
-        known = REDUCED_TYPES if spaces[0] == "global" else CLUSTER_REDUCED_TYPES
-        change = lines.object("reduction", reduction(name, parts[-1], known))
+    known = REDUCED_TYPES if spaces[0] == "global" else CLUSTER_REDUCED_TYPES
+    change = reduction_text(lines, instruction.opcode, known)
     if spaces[0] == "global":
         return lines.call("copy_engine.store", instruction, *arguments, change)
     arguments.append(lines.address(rest[0]))

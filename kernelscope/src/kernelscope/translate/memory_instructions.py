@@ -16,7 +16,7 @@ from kernelscope.ptx.syntax import (
 
 from ..errors import UnsupportedInstruction
 from ..isa import atomics
-from .bulk_copies import bulk_line, copied_map_line, replacement
+from .bulk_copies import bulk_line, copied_map_line, reduction_text, replacement
 from .operand_forms import VECTORS
 from .operands import OperandText, code_of, type_of
 
@@ -29,6 +29,7 @@ _TEXTURES_REFUSED = {  # word of an opcode -> what it is of
     "f16x2": "textures read as pairs of halves",
 }
 _COPIED_BYTES = (4, 8, 16)
+_POSTED_BYTES = 16  # of st.async, at most
 SPACES = ("global", "shared", "local", "param", "const")
 
 
@@ -151,6 +152,8 @@ class MemoryLines(OperandText):
     def _st(self, instruction: Instruction) -> str:
         if instruction.opcode.startswith("st.bulk"):
             return self.bulk_store(instruction)
+        if instruction.opcode.startswith("st.async"):
+            return self.asynchronous(instruction)
         destination, source = instruction.operands[:2]
         kind = item_type(instruction.opcode)
         values = ", ".join(self.read(item, kind) for item in items_of(source, instruction.opcode))
@@ -171,7 +174,24 @@ class MemoryLines(OperandText):
     def _atom(self, instruction: Instruction) -> str:
         return self.atomic(instruction, instruction.operands[0], instruction.operands[1:])
 
+    def asynchronous(self, instruction: Instruction) -> str:
+        """st.async and red.async: an mbarrier where they are written to learns of their bytes."""
+        self.need(90)
+        if "mbarrier::complete_tx::bytes" not in instruction.opcode.split("."):
+            raise UnsupportedInstruction("it completes by .mbarrier::complete_tx::bytes only")
+        to, source, mbarrier = instruction.operands
+        kind, items = item_type(instruction.opcode), items_of(source, instruction.opcode)
+        if len(items) * TYPE_BYTES[kind] > _POSTED_BYTES:
+            raise UnsupportedInstruction(f"it moves at most {_POSTED_BYTES} bytes of a thread")
+        values = "".join(f"{self.read(item, kind)}, " for item in items)
+        change = reduction_text(self, instruction.opcode, atomics.CLUSTER_REDUCED_TYPES)
+        where = self.address(to), self.address(mbarrier)
+        arguments = *where, f"({values})", _item(kind), change
+        return self.call("copy_engine.post", instruction, *arguments)
+
     def _red(self, instruction: Instruction) -> str:
+        if instruction.opcode.startswith("red.async"):
+            return self.asynchronous(instruction)
         return self.atomic(instruction, None, instruction.operands)
 
     def atomic(self, instruction: Instruction, destination, operands: tuple) -> str:

@@ -99,6 +99,8 @@ FORMS = {
     "atom": "=T* address T* hint?",
     "atom.cas": "=T* address T* T* hint?",
     "red": "address T* hint?",
+    "st.async": "address T* address",
+    "red.async": "address T address",
     "fence": "address? number?",
     **dict.fromkeys(("prefetch", "prefetchu"), "address"),
     **dict.fromkeys(("discard", "applypriority"), "address number"),

@@ -163,9 +163,9 @@ class Mbarriers:
             raise MemoryFault(message, kind, threads=event.threads, line=event.line)
         raise SimulatorError(message, instance.kernel_line(ins) or event.line)
 
-    def note(self, chosen: np.ndarray, parity: np.ndarray, passed=None) -> None:
+    def note(self, chosen: np.ndarray, parity: np.ndarray, passed=None, place=None) -> None:
         if self.reports.observers:
-            self.use = PhaseUse(chosen, parity, passed)
+            self.use = PhaseUse(chosen, parity, passed, place)
 
     # -- beginning and end ----------------------------------------------------------------------
     def init(self, space: str, address, count, ins: Instruction) -> None:

@@ -11,13 +11,13 @@ from ...events import BULK_SIZE
 from ...isa.atomics import Reduction, reduction_of_elements
 from ...tensor_map.fields import MAP_BYTES
 from ..access import Memory
-from ..barriers.mbarriers import Mbarriers
+from ..barriers.mbarriers import Mbarriers, parity_of
 from ..clusters import Cluster
 from ..lanes import ChunkLanes
 from ..memory import scalar, spread
 from ..reports import Reports
 from ..warps import are_whole_warps
-from . import told
+from . import told as operations
 from .arrivals import Arrivals
 from .boxes import UNITS, Box, decoded
 from .places import CHUNK, LINE, PLAIN, SharedPlaces
@@ -90,6 +90,27 @@ class CopyEngine:
             arrival.source, arrival.reduction = here.part(held), reduction
             self.start(arrival, None)
 
+    def post(
+        self, to, mbarrier, values: tuple, dtype, shift: int, change, ins: Instruction
+    ) -> None:
+        """st.async and red.async: items of threads, to shared memory of a block of the cluster.
+
+        Threads store them, so observers see accesses of threads. They arrive as copies do.
+        """
+        count, kind = self.lanes.R[LANE].size, "store" if change is None else "atomic"
+        data = np.stack([spread(one, count) for one in values], axis=1).view(np.uint8)
+        size = data.shape[1]
+        _, index, valid = self.memory.locate("shared", to, shift, size, ins, kind)
+        chosen = np.arange(count) if valid is None else np.nonzero(valid)[0]
+        flat, stride = spread(index, count)[chosen] << shift, self.cluster.shared_stride
+        there = SharedPlaces(flat % stride, flat // stride * stride, flat // stride)
+        phase, last = self.place(mbarrier, chosen, 8, 8, ins)
+        there, lanes = there.part(np.isin(chosen, last)), self.lanes.R[LANE][last]
+        arrival = Arrival(lanes, there, phase, size, PLAIN, ins, data, last, reduction=change)
+        words = self.mbarriers.words[arrival.mbarrier]
+        self.mbarriers.note(last, parity_of(words), place=(phase.block, phase.address))
+        self.start(arrival, None, told=False)
+
     def arrive(
         self, to, mbarrier, mask, chosen, data, target: GlobalPlaces, ins: Instruction
     ) -> None:
@@ -107,16 +128,19 @@ class CopyEngine:
         arrival = Arrival(self.lanes.R[LANE][last], there, phase, size, layout, ins, data, row)
         self.start(arrival, target)
 
-    def start(self, arrival: Arrival, target: GlobalPlaces | None) -> None:
-        """Put copies under way whose mbarriers are ready; target: where their data is from."""
+    def start(self, arrival: Arrival, target: GlobalPlaces | None, told: bool = True) -> None:
+        """Put copies under way whose mbarriers are ready; target: where their data is from.
+
+        told: observers learn of them here.
+        """
         ins = arrival.instruction
         ready = self.mbarriers.are_ready(arrival.mbarrier, arrival.lanes, ins)
         if not ready.all():
             arrival = arrival.part(ready)
         if not arrival.lanes.size:
             return
-        if self.reports.observers:
-            arrival.told = told.of_arrivals(arrival, self.reports.line(ins), target)
+        if told and self.reports.observers:
+            arrival.told = operations.of_arrivals(arrival, self.reports.line(ins), target)
             self.reports.async_issued(arrival.told)
         self.arrivals.pending.append(arrival)
         self.memory.globals.version += 1
@@ -189,7 +213,7 @@ class CopyEngine:
         departure = Departure(places, group, source, size, target, None, reduction, ins, None)
         if self.reports.observers:
             lanes = self.lanes.R[LANE][chosen]
-            departure.told = told.of_departures(departure, self.reports.line(ins), lanes)
+            departure.told = operations.of_departures(departure, self.reports.line(ins), lanes)
             self.reports.async_issued(departure.told)
         self.departures.append(departure)
 
@@ -370,7 +394,7 @@ class CopyEngine:
         if memory.marks is None:
             return
         for i in range(len(target.first)):
-            access, *_ = told.global_access(kind, target, i, 0, size)
+            access, *_ = operations.global_access(kind, target, i, 0, size)
             run, step = access.address, access.size
             if target.box is None:
                 run, step = run[0] + np.arange(0, size, CHUNK, dtype=np.uint64), CHUNK

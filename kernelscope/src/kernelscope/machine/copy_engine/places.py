@@ -58,7 +58,12 @@ class SharedPlaces:
         return swizzled(self.address[:, None] + layout.offsets(size), layout.swizzle)
 
     def indices(self, size: int, layout: RowLayout) -> np.ndarray:
-        """(n, size / 16) int64: the same as places in a view of chunks of all shared memory."""
+        """(n, size / 16) int64: the same as places in a view of chunks of all shared memory.
+
+        Of fewer bytes than a chunk has: (n, 1), places in a view of items of that size.
+        """
+        if size < CHUNK:
+            return ((self.address + self.base) // size)[:, None]
         phase = self.address % _PERIOD
         if not layout.swizzle or (phase == phase[0]).all():
             start = self.address + self.base >> _CHUNK_BITS
@@ -67,12 +72,14 @@ class SharedPlaces:
 
     def read(self, shared: np.ndarray, size: int, layout: RowLayout) -> np.ndarray:
         """(n, size) uint8: what is there."""
-        return shared.view(UNITS[CHUNK]).take(self.indices(size, layout)).view(np.uint8)
+        unit = UNITS[min(size, CHUNK)]
+        return shared.view(unit).take(self.indices(size, layout)).view(np.uint8)
 
     def write(self, shared: np.ndarray, data: np.ndarray, layout: RowLayout) -> None:
         """Put (n, size) uint8 there; of places that overlap the last one stays."""
-        index = self.indices(data.shape[1], layout)
-        shared.view(UNITS[CHUNK])[index] = data.view(UNITS[CHUNK])
+        size = data.shape[1]
+        unit = UNITS[min(size, CHUNK)]
+        shared.view(unit)[self.indices(size, layout)] = data.view(unit)
 
 
 @lru_cache(maxsize=256)

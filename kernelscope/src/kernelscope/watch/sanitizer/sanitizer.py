@@ -249,10 +249,13 @@ class Sanitizer(Observer):
         state, use = self._chunks[event.machine], event.machine.phase_use
         if use is None or not event.accesses or not use.chosen.size:
             return
-        (access,) = event.accesses
-        lanes, address = event.lanes[use.chosen], access.address[use.chosen].view(np.int64)
-        own = lanes // self._naming.per_block
-        holder = own if access.block is None else access.block[use.chosen]
+        access, lanes = event.accesses[0], event.lanes[use.chosen]
+        if use.place is not None:
+            holder, address = use.place
+        else:
+            address = access.address[use.chosen].view(np.int64)
+            own = lanes // self._naming.per_block
+            holder = own if access.block is None else access.block[use.chosen]
         keys = phase_key(holder, address, use.parity)
         if what == "wait":
             state.shared.copies.complete(np.unique(keys[use.passed]))

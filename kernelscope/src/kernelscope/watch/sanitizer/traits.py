@@ -36,7 +36,7 @@ class InstructionTraits:
     warp_barrier: bool  # __syncwarp()
     arrive: bool
     copy: str  # cp.async: "issue", "commit" or "wait"
-    phase: str  # of an mbarrier: "arrive", "wait" or, after copies, "follow"
+    phase: str  # of an mbarrier: "arrive" (its bytes, too), "wait" or, after copies, "follow"
 
     @cached_property
     def plain(self) -> bool:
@@ -112,6 +112,8 @@ def _shares(parts: list[str]) -> bool:
 def _use_of_phase(parts: list[str]) -> str:
     if parts[:3] == ["cp", "async", "mbarrier"]:
         return "follow"
+    if parts[:2] in (["st", "async"], ["red", "async"]):
+        return "arrive"
     if parts[0] != "mbarrier":
         return ""
     known = {"arrive": "arrive", "arrive_drop": "arrive", "test_wait": "wait", "try_wait": "wait"}

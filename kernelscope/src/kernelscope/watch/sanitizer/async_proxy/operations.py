@@ -54,12 +54,6 @@ class AsyncWork:
         """Does it add to its destination, or the like? Those of several threads may meet there."""
         return self.told.accesses[-1].kind == "atomic"
 
-    @property
-    def size(self) -> int:
-        """Bytes that a copy brings to its mbarrier."""
-        wrote = self.told.accesses[-1]
-        return wrote.size * wrote.address.size
-
 
 def comes_after(seen: dict[int, int], lane: int, order: ChunkOrder, by_warp: bool) -> bool:
     """Does what `lane` does now come after what others have learned?

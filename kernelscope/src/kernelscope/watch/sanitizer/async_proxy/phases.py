@@ -299,8 +299,7 @@ class Phases:
     def finish(self) -> None:
         """The chunk ends: bytes that are expected and never come, or come unexpected."""
         for key, found in self.known.items():
-            pending = self.machine.mbarrier(*key)[2]
-            left = pending - sum(one.size for one in found.copies)
+            left = self.machine.mbarrier(*key)[2] - self.machine.bytes_under_way(*key)
             if left:
                 self.report_bytes(found, key, left)
 
