@@ -1,17 +1,19 @@
 """Judge the time model on kernels that it was never fitted to.
 
-    python kernelscope/tools/time_model.py RECORD.json [--first TIMES.json] [--second TIMES.json]
-        [--third TIMES.json] [--fitted ROWS.json] [--gpu h200]
+    python kernelscope/tools/time_model.py RECORD.json [--set FOLDER TIMES.json]...
+        [--page PAGE.md] [--fitted ROWS.json] [--gpu h200]
 
-The files of times have the median of each kernel at each shape, and what Nsight Compute says: of
-held_out, which the model's rules were changed for, and of held_out_second and held_out_third, which
-were measured before anything predicted them. The record gets every kernel at every shape with its
-measured and its predicted time, the errors, and how often the limit is the one that Nsight
-Compute's counters show; docs/time.md has its tables, with the rows that lose. A record that has a
-judgement of the second or the third set keeps it: that one was made before anybody looked, and the
-new one stands beside it as `corrected` or `third_corrected`. Parts of sets without a file stay.
---fitted has rows of the launches that the constants were fitted to, which stand apart; they come
-with --first.
+The files of times have the median of each kernel at each shape, and what Nsight Compute says.
+FOLDER is a set of kernelscope/tests/timing: held_out, which the model's rules were changed for, or
+a later one, such as held_out_fourth, which was measured before anything predicted it. The record
+gets every kernel at every shape with its measured and its predicted time, the errors, and how often
+the limit is the one that Nsight Compute's counters show. PAGE.md is docs/time.md: the tables of the
+new record, with the rows that lose, take the place of the old one's.
+
+A record that has a judgement of a later set keeps it: that one was made before anybody looked. The
+new one stands beside it as `corrected` (of the second set), `third_corrected` and so on. Parts of
+sets without a file stay. --fitted has rows of the launches that the constants were fitted to, which
+stand apart; they come with times of held_out.
 """
 
 import argparse
@@ -33,15 +35,15 @@ from held_out_set import FOLDERS, HeldOut, held_out  # noqa: E402 - beside the t
 
 BLOCKS = 64  # of a grid that are run, as `kernelscope predict` does
 STAMP = ("gpu", "driver", "cuda", "date", "commit")
-SETS = {  # part of the record -> its name there
-    "third": "held out, third set",
-    "third_corrected": "the third set, corrected after that",
+LATER = {folder.removeprefix("held_out_"): folder for folder in FOLDERS if folder != "held_out"}
+FOLDER_OF = {"first": "held_out"} | LATER  # part of the record -> its set
+# The first judgement of a set -> the last one.
+AGAIN = {part: "corrected" if part == "second" else f"{part}_corrected" for part in LATER}
+OLDER = {  # parts that the tables call by names of their own
     "second": "held out",
     "corrected": "the same, corrected after that",
     "first": "looked at",
 }
-AGAIN = {"second": "corrected", "third": "third_corrected"}  # a first judgement -> the last one
-FOLDER_OF = {"first": "held_out", "second": "held_out_second", "third": "held_out_third"}
 NEW_TO = "NVIDIA H200"  # judged on the second set first; the rules were corrected after that
 _OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
 NCU_UNITS = {  # unit -> metrics of ncu; the unit is as busy as the one that is highest
@@ -194,8 +196,8 @@ def judgement(times: dict, rows: list[dict]) -> dict:
 def record_of(parts: dict[str, dict], fitted: list[dict], fitted_as: str) -> dict:
     """Return the record of the judgement: the first set's part, with the others inside.
 
-    parts: by their names in SETS; fitted: rows of the launches that the constants were fitted to;
-    fitted_as: what they are called.
+    parts: by their names in titles(); fitted: rows of the launches that the constants were fitted
+    to; fitted_as: what they are called.
     """
     fits = {"fitted_as": fitted_as, "fitted_summary": summary(fitted)} if fitted else {}
     fits |= {"fitted": worst_first(fitted)} if fitted else {}
@@ -203,9 +205,17 @@ def record_of(parts: dict[str, dict], fitted: list[dict], fitted_as: str) -> dic
     return {"kind": "time_model", "blocks": BLOCKS} | parts["first"] | inside | fits
 
 
+def titles() -> dict[str, str]:
+    """Return what the tables call each part of a record, the newest set first."""
+    found = {}
+    for part, again in reversed(AGAIN.items()):
+        found |= {part: f"held out, {part} set", again: f"the {part} set, corrected after that"}
+    return found | OLDER
+
+
 def parts_of(record: dict) -> dict[str, dict]:
-    """Return the parts of a record by their names in SETS."""
-    return {name: record[name] for name in SETS if name in record} | {"first": record}
+    """Return the parts of a record by their names in titles(), in that order."""
+    return {name: record[name] for name in titles() if name in record} | {"first": record}
 
 
 def with_earlier(parts: dict[str, dict], record: dict) -> dict[str, dict]:
@@ -231,7 +241,7 @@ def markdown(record: dict) -> str:
     head += ["|---|---|---|---|---|---|---|---|"]
     tables = []
     for name, part in parts_of(record).items():
-        title = SETS[name]
+        title = titles()[name]
         if name == "second" and record["gpu"] != NEW_TO:
             title = f"same kernels, times of an {record['gpu'].split()[1]}"
         head.append(_errors(title, part["summary"]))
@@ -267,35 +277,50 @@ def _errors(name: str, one: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("record", type=Path)
-    for part in FOLDER_OF:
-        parser.add_argument(f"--{part}", type=Path, help="times of that set")
+    parser.add_argument(
+        "--set",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("FOLDER", "TIMES"),
+        help="judge a set by its times",
+    )
+    parser.add_argument("--page", type=Path, help="a page that has the record's tables")
     parser.add_argument("--fitted", type=Path)
     parser.add_argument("--fitted-as", default="fitted", help="what their rows are called")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     before = json.loads(arguments.record.read_text()) if arguments.record.exists() else {}
-    if not arguments.first and (arguments.fitted or not before):
-        parser.error("a new record and --fitted need --first")
-    files = {part: getattr(arguments, part) for part in FOLDER_OF}
-    all_times = {part: json.loads(path.read_text()) for part, path in files.items() if path}
+    all_times = {folder: json.loads(Path(path).read_text()) for folder, path in arguments.set}
+    complete = "held_out" in all_times
+    if not complete and (arguments.fitted or not before):
+        parser.error("a new record and --fitted need --set held_out")
+    if arguments.page and not (before and markdown(before) in arguments.page.read_text()):
+        parser.error(f"{arguments.page} does not have the tables of {arguments.record}")
     name = gpus.gpu(arguments.gpu).name
-    for part, times in all_times.items():
+    for folder, times in all_times.items():
+        if folder not in FOLDERS:
+            parser.error(f"no set {folder}; there are {', '.join(FOLDERS)}")
         if {times["gpu"], before.get("gpu", name)} != {name}:
-            parser.error(f"--gpu is an {name}, the record or --{part} is of another GPU")
-        if times["folder"] != (folder := FOLDER_OF[part]):
-            parser.error(f"--{part} takes times of {folder}, these are of {times['folder']}")
+            parser.error(f"--gpu is an {name}, the record or --set {folder} is of another GPU")
+        if times["folder"] != folder:
+            parser.error(f"--set {folder} has times of {times['folder']}")
     parts = {
         part: judgement(times, judged(times, arguments.gpu, arguments.workers))
-        for part, times in all_times.items()
+        for part, folder in FOLDER_OF.items()
+        if (times := all_times.get(folder))
     }
     parts = with_earlier(parts, before)
-    if arguments.first:
+    if complete:
         fitted = json.loads(arguments.fitted.read_text()) if arguments.fitted else []
         record = record_of(parts, fitted, arguments.fitted_as)
     else:
         record = before | parts
     arguments.record.write_text(json.dumps(record, indent=1) + "\n")
+    if arguments.page:
+        text = arguments.page.read_text()
+        arguments.page.write_text(text.replace(markdown(before), markdown(record)))
     print(markdown(record))
 
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +22,7 @@ GPU = {"gpu": "made up", "driver": "1", "cuda": "1"}
 NAMES = {  # set -> those of its kernels that are tried
     "held_out_second": ("igemm_warp", "batched_16", "rms_norm"),
     "held_out_third": ("dropout_philox", "dot_int8", "bf16_tile"),
+    "held_out_fourth": ("nms_mask", "put_tree", "tf32_staged"),
 }
 
 
@@ -99,6 +101,13 @@ def test_a_failing_kernel_and_a_missing_ncu_leave_the_others(few, tmp_path, monk
 
 def missing(*_):
     raise held_out_times.ProfilerError("no ncu here")
+
+
+def test_no_other_tool_reads_the_sets():
+    """The fit of the model's constants, and what records times for it, are such tools."""
+    tools = Path(held_out_times.__file__).parent
+    reading = {p.name for p in tools.rglob("*.py") if "held_out" in p.read_text(encoding="utf-8")}
+    assert (tools / "time_fit.py").is_file() and reading == {"held_out_times.py"}
 
 
 def test_a_python_without_the_sets_says_how_it_is_called():

@@ -506,8 +506,8 @@ class TimeModelPart(TypedDict):
 
 
 class TimeModelRecord(RecordStamp):
-    """The first set, for which the model was changed; second: measured before any prediction;
-    corrected: with rules that were changed after that.
+    """The first set, for which the model was changed; second and later ones: measured before any
+    prediction; corrected: with rules that were changed after that.
     """
 
     blocks: Natural
@@ -518,6 +518,10 @@ class TimeModelRecord(RecordStamp):
     left_out: NotRequired[list[str]]  # labels that this judgement did not predict
     second: NotRequired[TimeModelPart]
     corrected: NotRequired[TimeModelPart]
+    third: NotRequired[TimeModelPart]
+    third_corrected: NotRequired[TimeModelPart]
+    fourth: NotRequired[TimeModelPart]
+    fourth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]

@@ -1,23 +1,28 @@
-"""The kernels of held_out_third/ are right, at small shapes."""
+"""The kernels of the third and of later sets are right, at small shapes."""
 
 from collections import Counter
 
+import fourth_expected
 import numpy as np
 import pytest
+import third_expected
 from held_out_set import FOLDERS, NAMES, at_shape, held_out
-from third_expected import EXPECTED
 
-FOLDER = "held_out_third"
+EXPECTED = {
+    "held_out_third": third_expected.EXPECTED,
+    "held_out_fourth": fourth_expected.EXPECTED,
+}
+TIMES = {"held_out_third": 80, "held_out_fourth": 60}
 IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; rows are sorted here
-CASES = list(held_out(FOLDER))
+KERNELS = [(folder, name) for folder, kernels in EXPECTED.items() for name in sorted(kernels)]
 
 
 @pytest.mark.turns(7)
 @pytest.mark.system
-@pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_a_kernel_gives_what_numpy_gives(name):
-    shape, expected = EXPECTED[name]
-    case = at_shape(FOLDER, name, shape)
+@pytest.mark.parametrize(("folder", "name"), KERNELS)
+def test_a_kernel_gives_what_numpy_gives(folder, name):
+    shape, expected = EXPECTED[folder][name]
+    case = at_shape(folder, name, shape)
     values = case.values(np)
     wanted = expected(*(v.copy() if isinstance(v, np.ndarray) else v for v in values))
     case.kernel("simulator")(case.grid, case.block, values)
@@ -32,13 +37,16 @@ def test_a_kernel_gives_what_numpy_gives(name):
             np.testing.assert_array_equal(found, right)
 
 
-def test_every_kernel_is_checked_and_has_a_small_and_a_large_shape():
-    assert {case.name for case in CASES} == {*EXPECTED}
-    assert set(Counter(case.name for case in CASES).values()) == {2}
-    assert len({case.label for case in CASES}) == len(CASES) == 80
+@pytest.mark.parametrize("folder", EXPECTED)
+def test_every_kernel_is_checked_and_has_a_small_and_a_large_shape(folder):
+    cases = list(held_out(folder))
+    assert {case.name for case in cases} == {*EXPECTED[folder]}
+    assert set(Counter(case.name for case in cases).values()) == {2}
+    assert len({case.label for case in cases}) == len(cases) == TIMES[folder]
+    assert {path.name for path in FOLDERS[folder].glob("*.cu")} == {case.file for case in cases}
 
 
 def test_the_sets_have_no_name_in_common():
     names = [{case.name for case in held_out(folder)} for folder in NAMES]
     assert len(set().union(*names)) == sum(map(len, names))
-    assert {path.name for path in FOLDERS[FOLDER].glob("*.cu")} == {case.file for case in CASES}
+    assert {*EXPECTED} == {*NAMES[2:]}
