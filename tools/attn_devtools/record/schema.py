@@ -64,8 +64,16 @@ class RatedTiming(CheckedTiming):
     tflops: NotNegative
 
 
+class GradientErrors(TypedDict):
+    """Of each gradient, relative to float64."""
+
+    dq: NotNegative
+    dk: NotNegative
+    dv: NotNegative
+
+
 class GradientTiming(RatedTiming):
-    errors: dict[str, NotNegative]  # of each gradient, relative to float64
+    errors: GradientErrors
 
 
 class LaunchTiming(CheckedTiming):
