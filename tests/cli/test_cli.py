@@ -19,7 +19,7 @@ from attn_course.backward import METHODS as BACKWARD_METHODS
 from attn_course.cli import __main__, course, main, run, tour
 from attn_course.cli.arguments import Workload
 from attn_course.ladder.methods import METHODS, dtypes_of, steps_of
-from attn_course.ladder.steps import LADDER, step
+from attn_course.ladder.steps import LADDER, launched, step
 from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_name
 from attn_course.reference.dtypes import TOLERANCES
@@ -69,7 +69,7 @@ def test_run_agrees_and_writes_json(capsys, tmp_path, method):
     assert record["dtype"] == dtypes_of(method)[0]
     assert 0 < record["max_abs_error"] < 2 * allowed and 0 < record["relative_error"] < allowed
     assert record["seconds"] > 0 and record["kv_length"] == 23
-    assert [s["file"] for s in record["steps"]] == [step(number).file for number in METHODS[method]]
+    assert [s["file"] for s in record["steps"]] == [one.file for one in launched(steps_of(method))]
     assert all(len(s["grid"]) == len(s["block"]) == 3 for s in record["steps"])
     assert "agrees" in out and f"backend {record['backend']}" in out
 
