@@ -213,6 +213,10 @@ MALFORMED = {
     "cp.async.ca.shared.global [tile], [%rd1], 5": "5 bytes: it copies 4, 8 or 16",
     "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b64 [%r1], "
     "{%rd1, %rd1, %rd1, %rd1}, [tile]": "at most 16 bytes of a thread",
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b16 [%r1], %r2, [tile]": "of 32 or "
+    "64 bits, not .b16",
+    "st.async.weak.shared::cta.mbarrier::complete_tx::bytes.b32 [%r1], %r2, [tile]": "stores to "
+    ".shared::cluster",
     "st.async.release.gpu.global.b32 [%rd1], %r2, [tile]": "mbarrier::complete_tx::bytes only",
     "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.f32 [%r1], %f2, "
     "[tile]": ".add takes .u32, .s32, .u64, not .f32",

@@ -177,17 +177,23 @@ class MemoryLines(OperandText):
     def asynchronous(self, instruction: Instruction) -> str:
         """st.async and red.async: an mbarrier where they are written to learns of their bytes."""
         self.need(90)
-        if "mbarrier::complete_tx::bytes" not in instruction.opcode.split("."):
+        opcode, space = instruction.opcode, memory_space(instruction.opcode)
+        if "mbarrier::complete_tx::bytes" not in opcode.split("."):
             raise UnsupportedInstruction("it completes by .mbarrier::complete_tx::bytes only")
+        if space != "generic" and "shared::cluster" not in opcode.split("."):
+            raise UnsupportedInstruction("it stores to .shared::cluster, or to generic addresses")
         to, source, mbarrier = instruction.operands
-        kind, items = item_type(instruction.opcode), items_of(source, instruction.opcode)
+        kind, items = type_of(opcode), items_of(source, opcode)
+        if kind[1:] not in ("32", "64"):
+            raise UnsupportedInstruction(f"it takes values of 32 or 64 bits, not .{kind}")
         if len(items) * TYPE_BYTES[kind] > _POSTED_BYTES:
             raise UnsupportedInstruction(f"it moves at most {_POSTED_BYTES} bytes of a thread")
         values = "".join(f"{self.read(item, kind)}, " for item in items)
-        change = reduction_text(self, instruction.opcode, atomics.CLUSTER_REDUCED_TYPES)
-        where = self.address(to), self.address(mbarrier)
-        arguments = *where, f"({values})", _item(kind), change
-        return self.call("copy_engine.post", instruction, *arguments)
+        change = reduction_text(self, opcode, atomics.CLUSTER_REDUCED_TYPES)
+        where, shift = (self.address(to), self.address(mbarrier)), TYPE_BYTES[kind].bit_length() - 1
+        return self.call(
+            "copy_engine.post", instruction, repr(space), *where, f"({values})", shift, change
+        )
 
     def _red(self, instruction: Instruction) -> str:
         if instruction.opcode.startswith("red.async"):

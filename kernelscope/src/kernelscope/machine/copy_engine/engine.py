@@ -6,6 +6,7 @@ import numpy as np
 from kernelscope.ptx.syntax import Instruction
 from kernelscope.translate.control_flow import LANE
 
+from ...addresses import WINDOWS
 from ...errors import InputError, UnsupportedInstruction
 from ...events import BULK_SIZE
 from ...isa.atomics import Reduction, reduction_of_elements
@@ -90,26 +91,37 @@ class CopyEngine:
             arrival.source, arrival.reduction = here.part(held), reduction
             self.start(arrival, None)
 
-    def post(
-        self, to, mbarrier, values: tuple, dtype, shift: int, change, ins: Instruction
-    ) -> None:
+    def post(self, space: str, to, mbarrier, values: tuple, shift: int, change, ins: Instruction):
         """st.async and red.async: items of threads, to shared memory of a block of the cluster.
 
         Threads store them, so observers see accesses of threads. They arrive as copies do.
         """
         count, kind = self.lanes.R[LANE].size, "store" if change is None else "atomic"
         data = np.stack([spread(one, count) for one in values], axis=1).view(np.uint8)
-        size = data.shape[1]
-        _, index, valid = self.memory.locate("shared", to, shift, size, ins, kind)
+        size, none = data.shape[1], np.zeros(0, np.int64)
+        self.mbarriers.note(none, none, place=(none, none))
+        memory, index, valid = self.memory.locate(space, to, shift, size, ins, kind)
+        if memory is not self.memory.shared:
+            self.mbarriers.complain("out-of-bounds", "stores outside of shared memory", ins)
+            return
+        if space == "generic":
+            mbarrier = mbarrier - np.uint64(WINDOWS["shared"])
         chosen = np.arange(count) if valid is None else np.nonzero(valid)[0]
         flat, stride = spread(index, count)[chosen] << shift, self.cluster.shared_stride
         there = SharedPlaces(flat % stride, flat // stride * stride, flat // stride)
         phase, last = self.place(mbarrier, chosen, 8, 8, ins)
-        there, lanes = there.part(np.isin(chosen, last)), self.lanes.R[LANE][last]
+        there = there.part(np.isin(chosen, last))
+        apart = there.block != phase.block
+        if apart.any():
+            text = "stores to one block and names an mbarrier of another; both have to be in one"
+            self.mbarriers.complain("out-of-bounds", text, ins, self.lanes.R[LANE][last[apart]])
+            there, phase, last = there.part(~apart), phase.part(~apart), last[~apart]
+        lanes = self.lanes.R[LANE][last]
         arrival = Arrival(lanes, there, phase, size, PLAIN, ins, data, last, reduction=change)
-        words = self.mbarriers.words[arrival.mbarrier]
-        self.mbarriers.note(last, parity_of(words), place=(phase.block, phase.address))
-        self.start(arrival, None, told=False)
+        started = self.start(arrival, None, told=False)
+        if started is not None:
+            where, words = started.phase, self.mbarriers.words[started.mbarrier]
+            self.mbarriers.note(started.row, parity_of(words), place=(where.block, where.address))
 
     def arrive(
         self, to, mbarrier, mask, chosen, data, target: GlobalPlaces, ins: Instruction
@@ -128,22 +140,25 @@ class CopyEngine:
         arrival = Arrival(self.lanes.R[LANE][last], there, phase, size, layout, ins, data, row)
         self.start(arrival, target)
 
-    def start(self, arrival: Arrival, target: GlobalPlaces | None, told: bool = True) -> None:
-        """Put copies under way whose mbarriers are ready; target: where their data is from.
+    def start(
+        self, arrival: Arrival, target: GlobalPlaces | None, told: bool = True
+    ) -> Arrival | None:
+        """Put copies under way whose mbarriers are ready, and return them, if any.
 
-        told: observers learn of them here.
+        target: where their data is from; told: observers learn of them here.
         """
         ins = arrival.instruction
         ready = self.mbarriers.are_ready(arrival.mbarrier, arrival.lanes, ins)
         if not ready.all():
             arrival = arrival.part(ready)
         if not arrival.lanes.size:
-            return
+            return None
         if told and self.reports.observers:
             arrival.told = operations.of_arrivals(arrival, self.reports.line(ins), target)
             self.reports.async_issued(arrival.told)
         self.arrivals.pending.append(arrival)
         self.memory.globals.version += 1
+        return arrival
 
     def multicast(self, mask, chosen, there: SharedPlaces, phase: SharedPlaces, ins: Instruction):
         """(which of the copies, places, places of mbarriers), one for each block that a mask names.

@@ -180,6 +180,8 @@ class Sanitizer(Observer):
         state = self._chunks.pop(machine, None)
         if state is not None and state.proxy is not None:
             state.proxy.finish()
+            if not state.proxy.hung:
+                state.shared.finish()
         self.found.event = None  # it holds the chunk's memory
 
     def launch_finished(self, launch: Launch) -> None:
@@ -321,6 +323,8 @@ class Sanitizer(Observer):
                     state.shared.check_source(access, context)
             elif traits.copy == "issue":
                 state.shared.start_copy(access, context)
+            elif traits.copy == "post":
+                state.shared.post(access, context, event.machine.phase_use)
             else:
                 state.shared.access(access, context)
             if state.copies.loads and access.kind == "store":

@@ -8,6 +8,7 @@ from functools import cached_property
 from .values import Values
 
 _STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
+POSTS = ("st.async", "red.async")  # threads store, and an mbarrier counts the bytes
 MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
 
 
@@ -35,7 +36,7 @@ class InstructionTraits:
     shuffle: bool
     warp_barrier: bool  # __syncwarp()
     arrive: bool
-    copy: str  # cp.async: "issue", "commit" or "wait"
+    copy: str  # cp.async: "issue", "commit" or "wait"; st.async and red.async: "post"
     phase: str  # of an mbarrier: "arrive" (its bytes, too), "wait" or, after copies, "follow"
 
     @cached_property
@@ -95,6 +96,8 @@ def is_fence(opcode: str) -> bool:
 
 
 def _part_of_copy(opcode: str) -> str:
+    if opcode.startswith(POSTS):
+        return "post"
     if not opcode.startswith("cp.async.") or opcode.startswith("cp.async.bulk"):
         return ""
     if "commit_group" in opcode:
@@ -112,7 +115,7 @@ def _shares(parts: list[str]) -> bool:
 def _use_of_phase(parts: list[str]) -> str:
     if parts[:3] == ["cp", "async", "mbarrier"]:
         return "follow"
-    if parts[:2] in (["st", "async"], ["red", "async"]):
+    if ".".join(parts[:2]) in POSTS:
         return "arrive"
     if parts[0] != "mbarrier":
         return ""

@@ -37,7 +37,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class PhaseArrival:
-    """An arrival of a thread at an mbarrier."""
+    """An arrival of a thread at an mbarrier, or a store of it whose bytes count there."""
 
     line: int
     time: int
@@ -48,7 +48,8 @@ class PhaseArrival:
 class Mbarrier:
     """phase: number of the one that is not complete; waited: phase -> lane of each warp that has
     waited for it -> when; copies: those into shared memory that count here and are not in place;
-    arrived: phase -> warp -> its last arrival, of the two newest phases.
+    arrived: phase -> warp -> its last arrival, of the two newest phases; posted: phase -> the last
+    st.async or red.async that counts there.
     """
 
     line: int  # of its init
@@ -61,6 +62,7 @@ class Mbarrier:
     asking: set[int] = field(default_factory=set)  # warps that found a phase not complete
     copies: list[AsyncWork] = field(default_factory=list)
     arrived: dict[int, dict[int, PhaseArrival]] = field(default_factory=dict)
+    posted: dict[int, PhaseArrival] = field(default_factory=dict)
     started_for: set[int] = field(default_factory=set)  # warps whose copies may use it
 
 
@@ -115,6 +117,19 @@ class Phases:
                 parity = int(use.parity[mine][0])
                 self.wait(found, lanes[mine], use.passed[mine], parity, line, time)
 
+    def post(self, event: InstructionEvent, line: int, time: int) -> None:
+        """st.async and red.async: their bytes count in a phase, as an arrival does."""
+        use = event.machine.phase_use
+        if use is None or use.place is None:
+            return
+        block, address = use.place
+        lanes, places = event.lanes[use.chosen], block * self.stride + address
+        for place in np.unique(places).tolist():
+            mine = places == place
+            found = self.sync(divmod(place, self.stride))
+            if found is not None:
+                self.arrive(found, place, lanes[mine], use.parity[mine], line, time, posts=True)
+
     @staticmethod
     def wait(found: Mbarrier, lanes, passed, parity: int, line: int, time: int) -> None:
         """Lanes asked for a phase of one parity, and passed or not."""
@@ -129,8 +144,10 @@ class Phases:
             found.last[lane >> 5] = wait
             found.asking.discard(lane >> 5)
 
-    def arrive(self, found: Mbarrier, place: int, lanes, parity, line: int, time: int) -> None:
-        """Lanes have arrived, each in the phase of its parity.
+    def arrive(
+        self, found: Mbarrier, place: int, lanes, parity, line: int, time: int, posts: bool = False
+    ) -> None:
+        """Lanes have arrived, each in the phase of its parity; posts: their bytes will.
 
         All arrivals of the phase before have to come first: one that nothing orders behind them
         may be earlier another time, and then counts for that phase, which ends without the last.
@@ -142,10 +159,16 @@ class Phases:
             before = list(found.arrived.get(number - 1, {}).values())
             if before:
                 self.check_arrival(place, number, before, first, line)
+            if number - 1 in found.posted:
+                self.check_end(found, place, number, first, line)
+            if posts:
+                found.posted[number] = PhaseArrival(line, time, int(first[-1]))
+                continue
             here = found.arrived.setdefault(number, {})
             here.update((lane >> 5, PhaseArrival(line, time, lane)) for lane in first.tolist())
-        for old in [one for one in found.arrived if one < found.phase - 1]:
-            del found.arrived[old]
+        for kept in (found.arrived, found.posted):
+            for old in [one for one in kept if one < found.phase - 1]:
+                del kept[old]
 
     def check_arrival(
         self, place: int, phase: int, before: list[PhaseArrival], lanes, line
@@ -158,18 +181,33 @@ class Phases:
             ordered = self.order.causes_order(time, earlier, np.full(time.size, lane))
             ordered |= earlier >> 5 == lane >> 5
             if not ordered.all():
-                self.report_arrival(place, phase, before[int(np.argmin(ordered))], lane, line)
+                prior = before[int(np.argmin(ordered))]
+                self.report_arrival(place, phase, prior, lane, line, "the arrival of {}")
+                return
+
+    def check_end(self, found: Mbarrier, place: int, phase: int, lanes, line: int) -> None:
+        """Does one lane of each warp that arrives come after a wait for the phase before?
+
+        Bytes of that phase come in at any time before such a wait passes, whoever stored them.
+        """
+        waited = found.waited.get(phase - 1, {})
+        who, time = (np.array(list(part), np.int64) for part in (waited, waited.values()))
+        for lane in lanes.tolist():
+            ordered = self.order.causes_order(time, who, np.full(time.size, lane))
+            if not (ordered | (who >> 5 == lane >> 5)).any():
+                prior = found.posted[phase - 1]
+                self.report_arrival(place, phase, prior, lane, line, "the end of what {} stored")
                 return
 
     def report_arrival(
-        self, place: int, phase: int, prior: PhaseArrival, lane: int, line: int
+        self, place: int, phase: int, prior: PhaseArrival, lane: int, line: int, what: str
     ) -> None:
         where = self.naming.element("shared", place % self.stride, 8)
         lanes = np.array([prior.lane, lane]) + self.machine.first_lane
         said = (
             f"{self.naming.who(lanes[1])} arrives in a phase of parity {phase & 1} of the "
-            f"mbarrier {where.text}, and nothing orders that behind the arrival of "
-            f"{self.naming.who(lanes[0])} on line {prior.line} in the phase before: "
+            f"mbarrier {where.text}, and nothing orders that behind "
+            f"{what.format(self.naming.who(lanes[0]))} on line {prior.line} in the phase before: "
             "where it comes first it counts for that phase, which then ends before all are done"
         )
         how = {"other_line": prior.line, "remedy": IN_PHASE}

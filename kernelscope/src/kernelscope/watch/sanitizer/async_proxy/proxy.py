@@ -8,6 +8,7 @@ from ..findings import Naming
 from ..races.context import Context
 from ..races.ordering import ChunkOrder
 from ..races.shared_races import SharedRaces
+from ..traits import POSTS
 from .gatherings import GroupGatherings
 from .global_copies import GlobalCopies
 from .operations import COPY, PRODUCT, STORE, AsyncWork
@@ -22,7 +23,7 @@ _FENCES = ("fence.proxy.async", "fence.mbarrier_init")
 
 def is_concerned(opcode: str) -> bool:
     """Does an instruction matter to these rules, its accesses aside?"""
-    return opcode.startswith((*_ROOTS, *_FENCES))
+    return opcode.startswith((*_ROOTS, *_FENCES, *POSTS))
 
 
 def has_asynchronous(opcodes) -> bool:
@@ -66,6 +67,8 @@ class AsyncProxy:
             self.products(event, opcode.split(".")[1], line, tick())
         elif opcode.startswith("mbarrier."):
             self.phases.use(event, line, tick())
+        elif opcode.startswith(POSTS):
+            self.phases.post(event, line, tick())
         elif opcode.startswith(_FENCES):
             self.fence(event, opcode, tick())
         elif opcode.startswith("setmaxnreg"):

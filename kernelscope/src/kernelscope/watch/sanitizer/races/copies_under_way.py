@@ -1,4 +1,7 @@
-"""Copies to shared memory by cp.async, which are not there before somebody has waited for them."""
+"""Copies to shared memory that are not there before somebody has waited for them.
+
+Those of cp.async, and what st.async and red.async store.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .shadow import TIME_SHIFT, Shadow
+from .shadow import STRONG, TIME_SHIFT, Shadow
+
+CP_ASYNC, RED_ASYNC = "cp.async", "red.async"
 
 
 @dataclass(frozen=True)
@@ -18,10 +23,11 @@ class _Batch:
     lane: np.ndarray
     bits: np.ndarray  # the lane as a stamp
     group: np.ndarray  # the lane's number of this commit group
-    phase: np.ndarray  # key of the mbarrier's phase that follows the copy, or -1
+    phase: np.ndarray  # key of the mbarrier's phase that tells of its end, or -1
     arrival: np.ndarray  # and when the lane asked for that
     origin: np.ndarray  # byte addresses in global memory, or -1
     line: int
+    name: str  # CP_ASYNC, RED_ASYNC or "st.async"
 
     def part(self, chosen: np.ndarray) -> _Batch:
         names = ("address", "lane", "bits", "group", "phase", "arrival", "origin")
@@ -29,9 +35,10 @@ class _Batch:
 
 
 class CopiesUnderWay:
-    """The cp.async copies of one chunk, lane by lane and commit group by commit group.
+    """The copies of one chunk, those of cp.async lane by lane and commit group by commit group.
 
-    A copy is not there before its thread has waited for it.
+    A copy of cp.async is not there before its thread has waited for it; what st.async and
+    red.async store, before somebody has found its phase complete.
     """
 
     def __init__(self, shadow: Shadow, lanes: int):
@@ -46,9 +53,15 @@ class CopiesUnderWay:
 
     def issue(self, address, size: int, lane, bits, line: int) -> None:
         none = np.full(lane.size, -1)
-        asked = self.committed[lane], none, none.copy(), self.sources[lane], line
+        asked = self.committed[lane], none, none.copy(), self.sources[lane], line, CP_ASYNC
         self.batches.append(_Batch(address, size, lane, bits, *asked))
         self.sources[lane] = -1
+
+    def post(self, address, size: int, lane, bits, line: int, name: str, keys, time: int) -> None:
+        """Stores of st.async and red.async, each of which a phase tells of."""
+        none = np.full(lane.size, -1)
+        asked = none, keys, np.full(lane.size, time), none, line, name
+        self.batches.append(_Batch(address, size, lane, bits, *asked))
 
     def reading(self, address: np.ndarray, size: int) -> tuple[np.ndarray, int]:
         """(n,) bool: which accesses to global memory meet what is still read; the copy's line."""
@@ -76,7 +89,7 @@ class CopiesUnderWay:
         waiting[lanes] = True
         kept = []
         for batch in self.batches:
-            done = waiting[batch.lane]
+            done = waiting[batch.lane] & (batch.name == CP_ASYNC)
             if newer is not None:
                 done &= batch.group < self.committed[batch.lane] - newer
             self.finish(batch, done, np.full(batch.lane.size, time), kept)
@@ -102,14 +115,19 @@ class CopiesUnderWay:
         """Some copies of a batch are written, at a time each; the others are kept."""
         unit = self.shadow.units(batch.address[done], batch.size)
         stamp = batch.bits[done] + (time[done] << TIME_SHIFT)
+        stamp |= STRONG * (batch.name == RED_ASYNC)
         self.shadow.writer[unit] = np.tile(stamp, unit.size // max(stamp.size, 1))
         self.shadow.keep_values(unit)  # it was issued before its bytes were there
         if not done.all():
             kept.append(batch.part(~done))
 
-    def under_way(self, unit: np.ndarray) -> np.ndarray:
-        """(n,) bool: which units are still being copied."""
-        flying = np.zeros(self.shadow.writer.size, bool)
-        for batch in self.batches:
-            flying[self.shadow.units(batch.address, batch.size)] = True
+    def under_way(self, unit: np.ndarray, atomic: bool) -> np.ndarray:
+        """(n,) int64: which batch, counted from 1, is still on its way to each unit, or 0.
+
+        atomic: of an atomic operation, which reductions under way may meet.
+        """
+        flying = np.zeros(self.shadow.writer.size, np.int64)
+        for number, batch in enumerate(self.batches, 1):
+            if not (atomic and batch.name == RED_ASYNC):
+                flying[self.shadow.units(batch.address, batch.size)] = number
         return flying[unit]

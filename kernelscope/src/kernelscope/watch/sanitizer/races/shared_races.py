@@ -1,12 +1,15 @@
 """Shared memory of a chunk: races between barriers, unwritten elements, early reads of copies."""
 
+from dataclasses import replace
+
 import numpy as np
 from kernelscope.addresses import aligned
-from kernelscope.events import Access, MachineView
+from kernelscope.events import Access, MachineView, PhaseUse
 
 from ..findings import Naming
 from .context import Context, LaneStamps
-from .copies_under_way import CopiesUnderWay
+from .copies_under_way import CP_ASYNC, RED_ASYNC, CopiesUnderWay
+from .meetings import phase_key
 from .shadow import FIRST, HOST, NEVER, Shadow, lane_of, time_of
 from .shared_state import SharedState
 
@@ -35,7 +38,7 @@ class SharedRaces(SharedState):
         if self.has_reserved and int(access.address.view(np.int64).min()) >= self.end:
             return
         if self.copies.batches:
-            self.check_copies(access, context)
+            access = self.check_copies(access, context)
         if access.block is not None:
             self.check_started(access, context)
         super().access(access, context)
@@ -77,6 +80,31 @@ class SharedRaces(SharedState):
         flat = self.flat(access.address[kept].view(np.int64), lanes, context)
         self.copies.issue(flat, access.size, lanes.lane, lanes.bits, context.line)
 
+    def post(self, access: Access, context: Context, use: PhaseUse) -> None:
+        """st.async and red.async: written when the phase in which they count is complete."""
+        self.access(access, context)
+        kept, name = use.chosen, RED_ASYNC if access.kind == "atomic" else "st.async"
+        holder = None if access.block is None else access.block[kept]
+        lanes = LaneStamps(context.lanes.lane[kept], context.lanes.bits[kept], holder)
+        flat = self.flat(access.address[kept].view(np.int64), lanes, context)
+        told = context.line, name, phase_key(*use.place, use.parity), context.time
+        self.copies.post(flat, access.size, lanes.lane, lanes.bits, *told)
+
+    def finish(self) -> None:
+        """The chunk has ended: what st.async and red.async store, and nobody has waited for."""
+        for batch in self.copies.batches:
+            if batch.name == CP_ASYNC:
+                continue
+            address = int(batch.address[0]) % self.stride
+            element = self.naming.element(self.space, address, batch.size)
+            said = (
+                f"the {batch.name} of line {batch.line} may still write {element.text} when the "
+                "block has ended"
+            )
+            remedy = "let a thread of that block wait for the phase of its mbarrier before the end"
+            lanes = lane_of(batch.bits)
+            self.naming.report("race", batch.line, said, lanes, element, remedy=remedy)
+
     def deliver(self, access: Access) -> None:
         """What a bulk copy has put in place counts as written, by no thread, from here on."""
         flat = access.address.view(np.int64) + access.block * self.stride
@@ -84,26 +112,42 @@ class SharedRaces(SharedState):
         self.shadow.writer[units] = HOST
         self.shadow.keep_values(units)
 
-    def check_copies(self, access: Access, context: Context) -> None:
-        """An access to what a cp.async is still copying, be it the same thread's."""
-        touch, _ = self.touch(access, context)
-        early = np.nonzero(self.copies.under_way(touch.unit))[0]
+    def check_copies(self, access: Access, context: Context) -> Access:
+        """An access to what is still on its way, be it the same thread's; returns the others.
+
+        What meets a cp.async is returned too.
+        """
+        touch, keep = self.touch(access, context)
+        numbers = self.copies.under_way(touch.unit, access.kind == "atomic")
+        early = np.nonzero(numbers)[0]
         if not early.size:
-            return
+            return access
+        batch = self.copies.batches[numbers[early[0]] - 1]
         unit, lanes = touch.unit[early[0]], lane_of(np.unique(touch.stamp[early]))
         element = self.naming.element(self.space, self.address_of(int(unit)), access.size)
-        copied = self.lines[int(time_of(self.shadow.writer[unit]))]
         verb = "reads" if access.kind == "load" else "writes"
+        doing = "copying" if batch.name == CP_ASYNC else "writing"
         said = (
-            f"{self.naming.who(lanes[0])} {verb} {element.text} while the cp.async of line "
-            f"{copied} may still be copying it"
+            f"{self.naming.who(lanes[0])} {verb} {element.text} while the {batch.name} of line "
+            f"{batch.line} may still be {doing} it"
         )
         remedy = (
             "wait first: cp.async.wait_group (__pipeline_wait_prior), and then a barrier where "
             "another thread's copy is used"
         )
-        how = {"other_line": copied, "remedy": remedy}
+        if batch.name != CP_ASYNC:
+            remedy = (
+                "wait first until the phase of its mbarrier is complete: no other barrier waits "
+                "for it"
+            )
+        how = {"other_line": batch.line, "remedy": remedy}
         self.naming.report("race", context.line, said, lanes, element, **how)
+        if batch.name == CP_ASYNC:
+            return access
+        place = np.arange(access.lanes.size) if keep is None else keep
+        others = np.ones(access.lanes.size, bool) if access.valid is None else access.valid.copy()
+        others[place[early % place.size]] = False
+        return replace(access, valid=others)
 
     def check_source(self, access: Access, context: Context) -> None:
         """A write to global memory from which a cp.async is still copying."""
