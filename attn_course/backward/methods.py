@@ -100,7 +100,7 @@ class BackwardRequest(msgspec.Struct, frozen=True, eq=False):
         """Return the kept call of such requests, if any, and their form; see Request.cached()."""
         try:
             scale = None if self.scale is None else float(self.scale)
-            flags = tuple(self.flags().values())
+            flags = tuple((type(one), one) for one in self.flags().values())
             form = ("backward", self.backend, device_number(self.backend), self.method, scale)
             form += (flags, tuple(self.options))
             form += tuple((name, form_of(array)) for name, array in self.inputs().items())

@@ -215,8 +215,10 @@ class Request(msgspec.Struct, frozen=True, eq=False):
                 self.backend,
                 device_number(self.backend),
                 self.method,
+                type(self.causal),  # 1.0 equals True, and is refused
                 self.causal,
                 None if self.scale is None else float(self.scale),
+                type(self.return_lse),
                 self.return_lse,
                 tuple(self.options),
                 *(form_of(self.q), form_of(self.k), form_of(self.v)),

@@ -303,7 +303,9 @@ def test_refusals_name_the_argument():
         ({"options": ("-DTILE=3",)}, ValueError, "no constant TILE"),
         ({"causal": "yes"}, TypeError, "causal is 'yes': pass True or False"),
         ({"deterministic": None}, TypeError, "deterministic is None: pass True or False"),
+        ({"causal": 0.0}, TypeError, "causal is 0.0: pass True or False"),
     ]
+    attention_backward(**arrays)  # False is kept, and 0.0 is not it
     for changed, error, message in cases:
         with pytest.raises(error, match=message):
             attention_backward(**arrays | changed)

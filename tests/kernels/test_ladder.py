@@ -287,9 +287,9 @@ def test_arguments_are_refused_by_name():
     for arrays, error, message in cases:
         with pytest.raises(error, match=message):
             attention(*arrays)
-    for name in ("causal", "return_lse"):  # True is kept by the first call, and "yes" is not it
+    for name in ("causal", "return_lse"):  # True is kept by the first call, and 1.0 is not it
         attention(q, k, v, "rows_online", **{name: True})
-        for value in ("yes", None, 2, q):
+        for value in ("yes", None, 2, 1.0, q):
             with pytest.raises(TypeError, match=f"{name} is .*: pass True or False"):
                 attention(q, k, v, "rows_online", **{name: value})
         attention(q, k, v, "rows_online", **{name: np.bool_(1)})
