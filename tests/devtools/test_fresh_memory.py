@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -22,11 +23,21 @@ def test_other_numbers_are_not_harmless_either():
         assert np.isnan(filled(np.empty(4, dtype))).all()
     assert filled(np.empty(4, bool)).all()
     assert (filled(np.empty(4, np.int32)) == 0x5A5A5A5A).all()
+    assert np.isnan(filled(np.empty((), np.float32)))
     assert filled(np.empty(0, np.float32)).size == 0
     assert filled(np.empty(2, object)).tolist() == [None, None]
     turned = np.empty((2, 3), np.float32).T
     turned[...] = 1
     assert (filled(turned) == 1).all()  # left as it is
+
+
+def test_large_arrays_take_no_more_memory_than_they_have():
+    tracemalloc.start()
+    try:
+        assert filled(np.empty(1 << 22, np.uint8))[-1] == 0x5A
+        assert tracemalloc.get_traced_memory()[1] < 1.1 * (1 << 22)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.system

@@ -8,21 +8,24 @@ from functools import wraps
 
 import numpy as np
 
-# Bytes of a signalling NaN of float32 and of float64; each two are a NaN of float16. Sums with them
-# are NaN, and a conversion raises "invalid value", as it would not of a quiet NaN.
-FLOATS = {4: "a17fa17f", 8: "a17fa17fa17ff47f"}
-INTEGERS = "5a"
+# Bits of a signalling NaN of float32 and of float64; each two bytes are a NaN of float16. Sums with
+# them are NaN, and a conversion raises "invalid value", as it would not of a quiet NaN.
+FLOATS = {2: 0x7FA1, 4: 0x7FA17FA1, 8: 0x7FF47FA17FA17FA1}
+BYTE = 0x5A  # of integers
 
 
 def filled(array: np.ndarray) -> np.ndarray:
-    """Return an array that np.empty has made, with nothing harmless left in it."""
-    if array.dtype.kind == "b":
+    """Return an array that np.empty has made, with no number left in it that is harmless.
+
+    One that is not C-contiguous, and what holds no numbers, stays as it is.
+    """
+    kind, size = array.dtype.kind, array.itemsize
+    if kind == "b":
         array[...] = True
-    elif array.dtype.kind in "fciu" and array.flags.c_contiguous:
-        size = array.itemsize // 2 if array.dtype.kind == "c" else array.itemsize
-        word = FLOATS[8 if size == 8 else 4] if array.dtype.kind in "fc" else INTEGERS
-        raw = array.reshape(-1).view(np.uint8)
-        raw[:] = np.resize(np.frombuffer(bytes.fromhex(word), np.uint8), raw.size)
+    elif kind in "fciu" and array.flags.c_contiguous:
+        half = size // 2 if kind == "c" else size
+        unit = 1 if kind in "iu" else half if half in FLOATS else 4
+        array.reshape(-1).view(f"u{unit}")[:] = FLOATS.get(unit, BYTE)
     return array
 
 
