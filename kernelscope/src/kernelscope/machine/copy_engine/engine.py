@@ -30,7 +30,7 @@ _RANKS = 16  # bits of a multicast's mask
 
 
 class CopyEngine:
-    """cp.async.bulk and cp.reduce.async.bulk of a chunk, plain or of a tensor map's boxes.
+    """cp.async.bulk and cp.reduce.async.bulk of a chunk, plain or of boxes of maps, and st.async.
 
     Copies into shared memory read their source at once, and arrive when an mbarrier is asked (see
     Arrivals). Copies out of it read shared memory when their thread waits for that
@@ -91,7 +91,9 @@ class CopyEngine:
             arrival.source, arrival.reduction = here.part(held), reduction
             self.start(arrival, None)
 
-    def post(self, space: str, to, mbarrier, values: tuple, shift: int, change, ins: Instruction):
+    def post(
+        self, space: str, to, mbarrier, values: tuple, shift: int, change, ins: Instruction
+    ) -> None:
         """st.async and red.async: items of threads, to shared memory of a block of the cluster.
 
         Threads store them, so observers see accesses of threads. They arrive as copies do.
