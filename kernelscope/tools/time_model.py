@@ -292,6 +292,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     before = json.loads(arguments.record.read_text()) if arguments.record.exists() else {}
+    if len(dict(arguments.set)) < len(arguments.set):
+        parser.error("--set names a set twice")
     all_times = {folder: json.loads(Path(path).read_text()) for folder, path in arguments.set}
     complete = "held_out" in all_times
     if not complete and (arguments.fitted or not before):

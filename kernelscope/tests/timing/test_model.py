@@ -374,6 +374,7 @@ def test_the_page_gets_the_tables_of_a_new_judgement(judge, capsys):
         ("held_out_third", {"on": "NVIDIA H200"}, "of another GPU"),
         ("held_out_third", {"of": "held_out_second"}, "has times of held_out_second"),
         ("held_out_none", {}, "there are held_out, held_out_second, held_out_third"),
+        ("held_out", {"with_page": ("--set", "held_out", "FILE")}, "a set twice"),
     ],
 )
 def test_times_of_another_gpu_or_set_are_refused(judge, capsys, folder, other, words):
