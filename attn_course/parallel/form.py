@@ -7,7 +7,7 @@ import numpy as np
 from kernelscope.errors import InputError
 from kernelscope.ranks import Rank
 
-from attn_course.ladder.checks import check_arrays
+from attn_course.ladder.checks import check_arrays, check_flags
 from attn_course.ladder.methods import AUTO, Plan, Request, pick
 
 from .shards import Shards
@@ -39,7 +39,7 @@ class ParallelPlan(ABC):
     kind = ""  # of the plan, in the form that ranks agree on
 
     def __init__(self, rank: Rank, q, k, v, length: int, causal=False, scale=None, captured=True):
-        self.rank, self.causal, self.captured = rank, bool(causal), captured
+        self.rank, self.causal, self.captured = rank, causal, captured
         self.xp, self.q, self.k, self.v = rank.xp, q, k, v
         self.agree(length, scale)
         self.shards = Shards(length, rank.size)
@@ -62,6 +62,8 @@ class ParallelPlan(ABC):
         """Check the call, and that those of all ranks are alike."""
         fault, form = None, {}
         try:
+            check_flags(causal=self.causal)
+            self.causal = bool(self.causal)
             check_arrays(self.q, self.k, self.v, self.xp)
             rows = Shards(length, self.rank.size).rows(self.rank.rank)
             if {self.q.shape[2], self.k.shape[2]} != {rows}:

@@ -183,6 +183,7 @@ def refusal(how, size, change):
     [
         (lambda r, mine, call: [one[:, :1].copy() for one in mine] if r else None, "has heads 1"),
         (lambda r, mine, call: call.update(causal=True) if r else None, "has causal True"),
+        (lambda r, mine, call: call.update(causal="yes") if r else None, "causal is 'yes': pass"),
         (lambda r, mine, call: [one[:, :, 1:].copy() for one in mine] if r else None, "q has 5"),
         (lambda r, mine, call: call.update(length=13) if r else None, "has length 13, rank 0 12"),
         (lambda r, mine, call: [one[..., :4].copy() for one in mine] if r else None, "has d 4"),
