@@ -1,5 +1,6 @@
 """st.async and red.async: threads store into a block of the cluster, and an mbarrier counts it."""
 
+import async_source
 import numpy as np
 import pytest
 from kernelscope.errors import MemoryFault, SimulatorError
@@ -7,9 +8,9 @@ from kernelscope.module import RawModule
 from kernelscope.watch import Counters, Sanitizer
 from watch_harness import launch
 
-HEAD = r"""// kernelscope: sm_90
-typedef unsigned long long u64;
-__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+HEAD = (
+    async_source.HEAD
+    + r"""
 __device__ unsigned there(const void* mine, int block) {
     unsigned r;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(at(mine)), "r"(block));
@@ -19,22 +20,9 @@ __device__ void meet() {
     asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
         ::: "memory");
 }
-__device__ void begin(u64* bar, int bytes) {  // two phases of so many bytes
-    if (threadIdx.x == 0) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at(bar)) : "memory");
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-            :: "r"(at(bar)), "r"(bytes) : "memory");
-    }
+__device__ void begin(u64* bar, int bytes) {  // of the first phase
+    if (threadIdx.x == 0) { start(bar, 1); started(); expect(bar, bytes); }
     meet();
-}
-__device__ void expect(u64* bar, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-        :: "r"(at(bar)), "r"(bytes) : "memory");
-}
-__device__ void wait(u64* bar, int parity) {
-    asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;"
-        " @p bra D; bra W; D: }" :: "r"(at(bar)), "r"(parity) : "memory");
 }
 #define ST "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes"
 #define RED "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes"
@@ -42,6 +30,7 @@ __device__ void post(unsigned to, int x, unsigned bar) {
     asm volatile(ST ".b32 [%0], %1, [%2];" :: "r"(to), "r"(x), "r"(bar) : "memory");
 }
 """
+)
 BODIES = {
     # each block sends a row to the next one
     "one": """
@@ -251,7 +240,9 @@ def test_what_nobody_has_waited_for_is_not_there(kernels, name):
     assert (found == -7).all()
     (one,) = seen.findings
     assert (one.kind, one.severity) == ("race", "error")
-    assert "reads row[" in one.message and "while the st.async of line 33 may still" in one.message
+    line = HEAD[: HEAD.index("asm volatile(ST")].count("\n") + 1
+    assert "reads row[" in one.message
+    assert f"while the st.async of line {line} may still" in one.message
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from ..lanes import ChunkLanes
 from ..memory import scalar, spread
 from ..reports import Reports
 from ..warps import are_whole_warps
-from . import told as operations
+from . import told
 from .arrivals import Arrivals
 from .boxes import UNITS, Box, decoded
 from .places import CHUNK, LINE, PLAIN, SharedPlaces
@@ -120,7 +120,7 @@ class CopyEngine:
             there, phase, last = there.part(~apart), phase.part(~apart), last[~apart]
         lanes = self.lanes.R[LANE][last]
         arrival = Arrival(lanes, there, phase, size, PLAIN, ins, data, last, reduction=change)
-        started = self.start(arrival, None, told=False)
+        started = self.start(arrival, None, tell=False)
         if started is not None:
             where, words = started.phase, self.mbarriers.words[started.mbarrier]
             self.mbarriers.note(started.row, parity_of(words), place=(where.block, where.address))
@@ -143,11 +143,11 @@ class CopyEngine:
         self.start(arrival, target)
 
     def start(
-        self, arrival: Arrival, target: GlobalPlaces | None, told: bool = True
+        self, arrival: Arrival, target: GlobalPlaces | None, tell: bool = True
     ) -> Arrival | None:
         """Put copies under way whose mbarriers are ready, and return them, if any.
 
-        target: where their data is from; told: observers learn of them here.
+        target: where their data is from; tell: let observers know of them here.
         """
         ins = arrival.instruction
         ready = self.mbarriers.are_ready(arrival.mbarrier, arrival.lanes, ins)
@@ -155,8 +155,8 @@ class CopyEngine:
             arrival = arrival.part(ready)
         if not arrival.lanes.size:
             return None
-        if told and self.reports.observers:
-            arrival.told = operations.of_arrivals(arrival, self.reports.line(ins), target)
+        if tell and self.reports.observers:
+            arrival.told = told.of_arrivals(arrival, self.reports.line(ins), target)
             self.reports.async_issued(arrival.told)
         self.arrivals.pending.append(arrival)
         self.memory.globals.version += 1
@@ -230,7 +230,7 @@ class CopyEngine:
         departure = Departure(places, group, source, size, target, None, reduction, ins, None)
         if self.reports.observers:
             lanes = self.lanes.R[LANE][chosen]
-            departure.told = operations.of_departures(departure, self.reports.line(ins), lanes)
+            departure.told = told.of_departures(departure, self.reports.line(ins), lanes)
             self.reports.async_issued(departure.told)
         self.departures.append(departure)
 
@@ -411,7 +411,7 @@ class CopyEngine:
         if memory.marks is None:
             return
         for i in range(len(target.first)):
-            access, *_ = operations.global_access(kind, target, i, 0, size)
+            access, *_ = told.global_access(kind, target, i, 0, size)
             run, step = access.address, access.size
             if target.box is None:
                 run, step = run[0] + np.arange(0, size, CHUNK, dtype=np.uint64), CHUNK
