@@ -92,6 +92,36 @@ SOURCES = {
     f"{SENT} sent[t] = 0; meet(false);": [("race", "error")],
     f"{SENT} meet(true); sent[t] = 0;": [("race", "error")],
 }
+# Relaxed arrivals publish what a fence has released.
+HAND_OVER = """    if (t == 0) { start(&bar, 64); started(); } meet(true);
+    BEFORE asm volatile("st.shared::cluster.s32 [%0], %1;" :: "r"(there(row + t, next)), "r"(t)
+        : "memory"); BEHIND
+    asm volatile("mbarrier.arrive.SEM.cluster.shared::cluster.b64 _, [%0];"
+        :: "r"(there(&bar, next)) : "memory");
+    wait(&bar, 0); out[blockIdx.x * 64 + t] = row[63 - t]; meet(true);"""
+OF_CLUSTER = 'asm volatile("fence.acq_rel.cluster;" ::: "memory");'
+
+
+def handed_over(sem, before="", behind=""):
+    text = HAND_OVER.replace("SEM", sem).replace("BEFORE", before)
+    return text.replace("BEHIND", behind)
+
+
+ARRIVALS = {
+    handed_over("release"): [],
+    handed_over("relaxed"): [("race", "error")],
+    handed_over("relaxed", behind=OF_CLUSTER): [],
+    handed_over("relaxed", before=OF_CLUSTER): [("race", "error")],
+}
+ONE_WAY = {
+    f'row[t] = t; asm volatile("fence.{sem}.cluster;" ::: "memory"); meet(true);'
+    " out[blockIdx.x * 64 + t] = row[63 - t];": found
+    for sem, found in (("release", []), ("acquire", [("race", "error")]))
+}
+# st.async stores when it likes, so there is no value to compare with what it overwrites.
+LATE = """    if (t == 0) { row[5] = 77; start(&bar, 1); started(); expect(&bar, 256); } meet(true);
+    post(there(row + t, next), t, there(&bar, next)); wait(&bar, 0); meet(true);"""
+OTHERS = ARRIVALS | ONE_WAY | SOURCES | {LATE: [("race", "error")]}
 
 
 def body(use, start):
@@ -115,7 +145,7 @@ def stored(barrier):
 def clustered():
     bodies = [body(use, one) for use in USES for one in (*CLEAN.values(), *BROKEN.values())]
     return kernels_of(
-        (*bodies, *map(stored, STORES), *(BEGIN + one for one in SOURCES)),
+        (*bodies, *map(stored, STORES), *(BEGIN + one for one in OTHERS)),
         HEAD,
         "__cluster_dims__(2) ",
     )
@@ -158,3 +188,17 @@ def test_the_same_in_a_cluster_of_one_block(text):
 @pytest.mark.parametrize("text", SOURCES)
 def test_a_source_is_overwritten_when_its_copy_is_in_place(text):
     assert findings(BEGIN + text) == SOURCES[text]
+
+
+@pytest.mark.parametrize("text", ARRIVALS)
+def test_an_arrival_hands_over_what_it_releases(text):
+    assert findings(BEGIN + text) == ARRIVALS[text]
+
+
+@pytest.mark.parametrize("text", ONE_WAY)
+def test_an_acquiring_fence_releases_nothing(text):
+    assert findings(BEGIN + text) == ONE_WAY[text]
+
+
+def test_a_store_that_comes_later_is_not_compared_with_what_is_there():
+    assert findings(BEGIN + LATE) == [("race", "error")]

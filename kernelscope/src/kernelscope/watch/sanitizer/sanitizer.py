@@ -271,7 +271,7 @@ class Sanitizer(Observer):
             return
         if what == "follow":
             state.shared.copies.follow(lanes, keys, self._tick())
-        state.order.arrive_at_phase(lanes, keys, self._tick())
+        state.order.arrive_at_phase(lanes, keys, self._tick(), what == "relaxed")
 
     def _learn(self, instruction) -> tuple[object, InstructionTraits, str, bool]:
         """What an instruction is, its place in a header that the kernel includes, or "", and
@@ -420,7 +420,8 @@ class Sanitizer(Observer):
         order.publications.fence(event.lanes, time)
         if traits.fence:
             self._global.publications.fence(event.lanes + order.first_lane, time)
-            order.fence(event.lanes, time)
+            if not event.instruction.opcode.startswith("fence.acquire."):
+                order.fence(event.lanes, time)
 
     def _wait_for_copies(self, event: InstructionEvent) -> None:
         newer = None  # wait_all

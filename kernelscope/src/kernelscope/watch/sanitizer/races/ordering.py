@@ -89,14 +89,26 @@ class ChunkOrder:
         """Those that there are, of memory and of causes."""
         return [one for one in (self.phases, self.causes) if one is not None]
 
-    def arrive_at_phase(self, lanes: np.ndarray, keys: np.ndarray, time: int) -> None:
+    def arrive_at_phase(
+        self, lanes: np.ndarray, keys: np.ndarray, time: int, relaxed: bool = False
+    ) -> None:
         """mbarrier.arrive: what the lanes did before comes before who waits for the phase.
 
-        keys: (n,) int64, a number of each lane's mbarrier and phase.
+        keys: (n,) int64, a number of each lane's mbarrier and phase; relaxed: only what they did
+        before their last fences.
         """
         self._begin_phases()
-        for one in self.of_phases():
-            one.arrive(lanes, keys, self._passed_by(lanes), time)
+        passed = self._passed_by(lanes)
+        self.causes.arrive(lanes, keys, passed, time)
+        if not relaxed:
+            self.phases.arrive(lanes, keys, passed, time)
+            return
+        fences = self.publications.members.fences
+        fenced = np.array([fences.get(warp, 0) for warp in (lanes >> 5).tolist()], np.int64)
+        for last in np.unique(fenced).tolist():
+            mine = fenced == last
+            known = np.where(passed[mine] <= last, passed[mine], 0)
+            self.phases.arrive(lanes[mine], keys[mine], known, last)
 
     def copy_starts(self, lane: int, key: int, time: int) -> None:
         """A bulk copy of this lane counts its bytes in a phase, which ends after its start.

@@ -255,7 +255,8 @@ class SharedState(RaceReports):
             return places
         ordered, met, unfenced = self.relation(prior[places], touch.lane[places], context)
         wrong = ~(ordered | met | unfenced)
-        if hazard == "WAW" and (context.traits.volatile or not touch.strong):
+        later = context.traits.copy  # cp.async and st.async have not stored their values yet
+        if hazard == "WAW" and not later and (context.traits.volatile or not touch.strong):
             shadow, unit = self.shadow, touch.unit[places]
             same = shadow.values(shadow.before)[unit] == shadow.now(unit)
             if np.count_nonzero(prior[places] & STRONG):  # beside an atomic no value is right
