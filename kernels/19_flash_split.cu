@@ -51,7 +51,7 @@ constexpr int BR = WARP_ROWS * ROW_WARPS;  // query rows a block
 constexpr int BC = 8 * KEYS;               // keys a warp: 8 of its lanes along the keys
 constexpr int TILE = BC * KEY_WARPS;       // keys a block loads at once
 constexpr int OWN = (BR + CLUSTER - 1) / CLUSTER;  // rows that a block finishes
-constexpr int PARTS = KEY_WARPS * BR + (CLUSTER > 1) * CLUSTER * OWN;  // rows, of warps and blocks
+constexpr int PARTS = KEY_WARPS * BR + (CLUSTER > 1) * CLUSTER * OWN;  // rows of warps, blocks
 constexpr int COLS = D / 32;               // float4 columns of the output a thread
 constexpr int STRIDE = D + 4;              // pad: 8 rows at one column are 8 groups of 4 banks
 constexpr int P_STRIDE = BC + 8;           // pad: 4 rows x 8 keys are 32 banks (where KEYS is even)
@@ -75,7 +75,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
     float* k_tile = q_tile + BR * STRIDE;              // (TILE, STRIDE)
     float* v_tile = k_tile + TILE * STRIDE;            // (TILE, STRIDE)
     float* found = v_tile + TILE * STRIDE;             // (KEY_WARPS, BR, STRIDE)
-    float* parts = found + KEY_WARPS * BR * STRIDE;    // (CLUSTER, OWN, STRIDE), of rows it finishes
+    float* parts = found + KEY_WARPS * BR * STRIDE;    // (CLUSTER, OWN, STRIDE)
     float* p_tiles = found + PARTS * STRIDE;           // (warps, WARP_ROWS, P_STRIDE)
 
     const int rank = blockIdx.x % CLUSTER;

@@ -193,7 +193,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) rows_split(
             if (lane == 0) own_l[own] = new_l;
         }
         copies_arrived<1>();  // V is here, the next K may still be on its way
-        __syncthreads();  // barrier: a fast warp would read V, or this block's weights, not yet there
+        __syncthreads();  // barrier: a fast warp would read V, or own weights, not there yet
         weights_inbox.wait(key0 / BC);  // barrier: the same of weights and factors of other blocks
         if (next < last_key) weights_inbox.expect(weights_bytes);
 

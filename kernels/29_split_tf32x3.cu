@@ -7,7 +7,7 @@
 //                lse null or (batch*heads, n)
 // Launch:        split_tf32x3: grid (CLUSTER*batch*heads, ceil(n/BR)) in clusters of CLUSTER,
 //                block (32*ROW_WARPS*KEY_WARPS), dynamic shared
-//                ((BR + 2*TILE)*ROW_BYTES/4 + PARTS*STRIDE)*4 bytes
+//                ((BR + 2*TILE)*ROW_BYTES/4 + PARTS*STRIDE + 2)*4 bytes
 // Needs:         sm_90 (sm_80 with CLUSTER=1); d <= D; D a multiple of 16; CLUSTER 1, 2, 4 or 8;
 //                BC a multiple of 8; at most 32 warps, ROW_WARPS along the rows, 16 each, and
 //                KEY_WARPS along the keys; at least D/4 threads; heads a multiple of kv_heads
@@ -47,7 +47,7 @@ constexpr int ROW_BYTES = (D + 31) / 32 * 128;     // of a row of Q, K or V in s
 constexpr int COLS = 4 - D / 16 % 2 * 2;           // columns of V that a lane loads at once
 constexpr int GROUPS = D / (8 * COLS);             // columns of 8 lanes side by side are a group
 constexpr int OWN = (BR + CLUSTER - 1) / CLUSTER;  // rows that a block finishes
-constexpr int PARTS = KEY_WARPS * BR + (CLUSTER > 1) * CLUSTER * OWN;  // rows, of warps and blocks
+constexpr int PARTS = KEY_WARPS * BR + (CLUSTER > 1) * CLUSTER * OWN;  // rows of warps, blocks
 constexpr int STRIDE = D + 4;                      // floats of a row's part: its end has l and m
 
 static_assert(D % 16 == 0 && BC % 8 == 0 && THREADS <= 1024, "16 columns, 8 keys, 32 warps");
@@ -62,12 +62,12 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
     int heads, int kv_heads, int n, int m, int d,
     long long bias_batch, long long bias_head, float scale, int causal)
 {
-    __shared__ Inbox inbox;  // counts the parts of rows that this block finishes
     extern __shared__ __align__(128) unsigned char q_tile[];  // (BR, ROW_BYTES)
     unsigned char* k_tile = q_tile + BR * ROW_BYTES;          // (TILE, ROW_BYTES)
     unsigned char* v_tile = k_tile + TILE * ROW_BYTES;        // (TILE, ROW_BYTES)
     float* found = reinterpret_cast<float*>(v_tile + TILE * ROW_BYTES);  // (KEY_WARPS, BR, STRIDE)
     float* parts = found + KEY_WARPS * BR * STRIDE;                      // (CLUSTER, OWN, STRIDE)
+    Inbox& inbox = *reinterpret_cast<Inbox*>(found + PARTS * STRIDE);    // counts parts of others
 
     const int rank = blockIdx.x % CLUSTER;
     inbox.open(part_bytes<BR, OWN, D>(rank));

@@ -219,10 +219,10 @@ def _split_fits(c: Mapping[str, int], device: Device) -> bool:
 
 # -- kernel 29 -------------------------------------------------------------------------------------
 def joined_bytes(c: Mapping[str, int]) -> int:
-    """Dynamic shared memory of 29 in bytes: tiles of Q, K and V, the parts of rows it joins."""
+    """Dynamic shared memory of 29 in bytes: tiles of Q, K and V, parts of rows, an mbarrier."""
     rows, warps = 16 * c["ROW_WARPS"], c["KEY_WARPS"]
     tiles = (rows + 2 * c["BC"] * warps) * ceil_div(c["D"], 32) * 128
-    return tiles + 4 * _part_rows(c, rows) * (c["D"] + 4)
+    return tiles + 4 * _part_rows(c, rows) * (c["D"] + 4) + 8
 
 
 def joined_candidates(problem: Problem, device: Device) -> list[Constants]:

@@ -31,7 +31,7 @@ __device__ __forceinline__ void cluster_wait()
 #endif
 }
 
-// Of a tile of `rows` rows, `own` for each block and fewer for the last ones: those of block `rank`.
+// Of a tile of `rows` rows, `own` for each block and fewer for the last: those of block `rank`.
 template <int rows, int own>
 __device__ __forceinline__ int own_rows(int rank)
 {

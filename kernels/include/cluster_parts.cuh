@@ -1,5 +1,5 @@
-// Idea:          The parts of a row are joined twice: of a block's warps where they are, then of the
-//                cluster's blocks where the row is finished. So a block sends one part a row.
+// Idea:          The parts of a row are joined twice: of a block's warps where they are, then of
+//                the cluster's blocks where the row is finished. So a block sends one part a row.
 // Used by:       19_flash_split.cu, 29_split_tf32x3.cu
 // Explained in:  15_clusters
 #pragma once
