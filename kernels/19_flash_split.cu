@@ -7,7 +7,7 @@
 //                lse null or (batch*heads, n)
 // Launch:        flash_split: grid (CLUSTER*batch*heads, ceil(n/BR)) in clusters of CLUSTER,
 //                block (32*ROW_WARPS*KEY_WARPS), dynamic shared
-//                ((BR + 2*TILE + PARTS)*STRIDE + BR*KEY_WARPS*P_STRIDE)*4 bytes
+//                ((BR + 2*TILE + PARTS)*STRIDE + BR*KEY_WARPS*P_STRIDE + 2)*4 bytes
 // Needs:         sm_90 (sm_80 with CLUSTER=1); d <= D; D a multiple of 32; CLUSTER 1, 2, 4 or 8;
 //                ROWS x KEYS scores a thread; at most 32 warps, ROW_WARPS along the rows and
 //                KEY_WARPS along the keys; heads a multiple of kv_heads; SPAN >= 0
@@ -69,7 +69,6 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
     int heads, int kv_heads, int n, int m, int d,
     long long bias_batch, long long bias_head, float scale, int causal)
 {
-    __shared__ Inbox inbox;                            // counts the parts of rows it finishes
     extern __shared__ float4 shared[];                 // float4: aligned for vector loads
     float* q_tile = reinterpret_cast<float*>(shared);  // (BR, STRIDE)
     float* k_tile = q_tile + BR * STRIDE;              // (TILE, STRIDE)
@@ -77,6 +76,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
     float* found = v_tile + TILE * STRIDE;             // (KEY_WARPS, BR, STRIDE)
     float* parts = found + KEY_WARPS * BR * STRIDE;    // (CLUSTER, OWN, STRIDE)
     float* p_tiles = found + PARTS * STRIDE;           // (warps, WARP_ROWS, P_STRIDE)
+    Inbox& inbox = *reinterpret_cast<Inbox*>(p_tiles + BR * KEY_WARPS * P_STRIDE);
 
     const int rank = blockIdx.x % CLUSTER;
     inbox.open(part_bytes<BR, OWN, D>(rank));

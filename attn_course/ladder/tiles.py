@@ -72,7 +72,7 @@ def flash_shared_bytes(c: Mapping[str, int]) -> int:
     keys, warps = 8 * c["KEYS"], c["KEY_WARPS"]
     floats = (rows + 2 * keys * warps) * stride + rows * warps * (keys + 8)
     if "CLUSTER" in c:
-        floats += _part_rows(c, rows) * stride
+        floats += _part_rows(c, rows) * stride + 2  # and an mbarrier
     return 4 * floats
 
 
