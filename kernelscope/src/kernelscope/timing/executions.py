@@ -30,6 +30,7 @@ KINDS = {
     "MUFU": "mufu",
     "BAR": "barrier",
     "SHFL": "shuffle",
+    "POPC": "popc",
 }
 _FLOW_WEIGHT, _LENGTH_WEIGHT = 0.5, 1e-3
 _PASSES, _SETTLED = 5, 1e-4
@@ -41,6 +42,7 @@ MOST_SUSPECTS = 12
 _NO_WORK = frozenset(  # neither in PTX nor in machine code: the two need not have as many
     "mov cvta ld st pragma bra brx ret exit bar barrier NOP MOV BRA BRX EXIT BAR BSSY BSYNC".split()
 )
+_ALIKE = 0.7  # share of their lines that two loops have in common, if they are one
 _OF_DIVISION = 16  # machine instructions of one division of integers, about
 _FUNCTIONS = ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "tanh")
 _NO_PRODUCT = ("MOV", "SHL", "IADD", "X")  # parts of an IMAD that moves, shifts or adds
@@ -60,6 +62,7 @@ class PtxCounts:
     counts: Counter
     merged: bool  # into another shared access
     block: int = 0  # number of its basic block
+    loop: int = 0  # block that heads the innermost loop around it; 0 for none
     l1_missing: float = 1.0
     l1_waiting: float = 1.0
 
@@ -81,6 +84,8 @@ class PtxCounts:
             return "float32" if parts[-1] == "f32" else "float64"
         if parts[0] in ("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"):
             return "mufu" if "approx" in parts else ""
+        if parts == ["popc", "b32"]:
+            return "popc"
         return {"bar": "barrier", "barrier": "barrier", "shfl": "shuffle"}.get(parts[0], "")
 
     @property
@@ -281,9 +286,11 @@ def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndar
     ptxas makes one product of one product; where a loop has none, of all arithmetic of its lines
     about as many instructions.
     """
-    found: dict[tuple, tuple[np.ndarray, float]] = {}
-    for loop in loops_of(segments):
-        if any(anchored[at] for at in loop.body):
+    loops = [one for one in loops_of(segments) if not any(anchored[at] for at in one.body)]
+    found = _iterations(segments, loops, counted)
+    steps = sum((row for row, _ in found.values()), 0.0 * anchored)
+    for loop in loops:
+        if steps[loop.header]:
             continue
         lines = {code.line for at in loop.body for code in segments[at].code} - {0}
         own = {line: [one for one in counted if one.line == line] for line in sorted(lines)}
@@ -304,6 +311,38 @@ def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndar
         if times and (row[~joined] >= _OF_DIVISION).any():
             found[line,] = row, times
     return [*found.values()]
+
+
+def _iterations(segments, loops, counted) -> dict[tuple, tuple[np.ndarray, float]]:
+    """Block -> ((segments,) steps of a loop of the PTX that one run of a segment takes, steps that
+    it took), of loops that have no other inside, and nearly the lines of one of the PTX.
+
+    ptxas merges instructions, and repeats a short body: it takes as many steps at once as its body
+    has times the work of the PTX's.
+    """
+    members: defaultdict[int, list[PtxCounts]] = defaultdict(list)
+    for one in counted:
+        members[one.loop].append(one)
+    members.pop(0, None)
+    runs = {
+        head: max((one.executions for one in of_loop if one.block == head), default=0)
+        for head, of_loop in members.items()
+    }
+    lines = {head: {c.line for c in of_loop if _is_work(c.instruction)} - {0}
+             for head, of_loop in members.items()}
+    rows: defaultdict[int, np.ndarray] = defaultdict(lambda: np.zeros(len(segments)))
+    for loop in loops:
+        if any(other.header in loop.body for other in loops if other is not loop):
+            continue
+        work = [code for at in loop.body for code in segments[at].code if _code_is_work(code)]
+        own = {code.line for code in work} - {0}
+        alike = {head: len(own & of) / max(len(own | of), 1) for head, of in lines.items()}
+        head = max(alike, key=alike.get, default=0)
+        if not head or alike[head] < _ALIKE or not runs[head]:
+            continue
+        of_step = sum(c.executions for c in members[head] if _is_work(c.instruction)) / runs[head]
+        rows[head][loop.header] = max(1, round(len(work) / max(of_step, 1)))
+    return {(head,): (row, runs[head]) for head, row in rows.items()}
 
 
 def _divides_integers(instruction: Instruction) -> bool:

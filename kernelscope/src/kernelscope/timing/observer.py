@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from ..events import InstructionEvent, Launch, MachineView
+from ..ptx.registers import followers
+from ..ptx.syntax import Function, Instruction
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
 from .caches import HotLines, SectorStreams
 from .estimate import estimated
 from .executions import PtxCounts
 from .gpus import GpuConstants, gpu
-from .machine_code import machine_code
+from .machine_code import Segment, loops_of, machine_code
 from .model import Prediction, predict
 from .report import text
 from .uneven import Unevenness, unevenness
@@ -173,8 +175,8 @@ class Time(Counters):
             before, old = self._before.get(id(instruction), (0, Counter()))
             counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
             executed = scale * (executions - before)
-            block = blocks.get(id(instruction), 0)
-            found.append(PtxCounts(instruction, line, executed, counts, merged, block))
+            block, loop = blocks.get(id(instruction), (0, 0))
+            found.append(PtxCounts(instruction, line, executed, counts, merged, block, loop))
         return found
 
     def _predict(self, launch: Launch) -> Prediction:
@@ -244,15 +246,37 @@ class Time(Counters):
         return found
 
 
-def basic_blocks(launch: Launch) -> dict[int, int]:
-    """Return the number of the basic block of each PTX instruction, by its id."""
+def basic_blocks(launch: Launch) -> dict[int, tuple[int, int]]:
+    """Return for each PTX instruction, by its id, (number of its basic block, that of the block
+    which heads the innermost loop around it, 0 for none).
+    """
     found, number = {}, 0
     for function in launch.source.module.functions.values():
-        starts = set(function.labels.values())
+        starts, blocks = {0, *function.labels.values()}, []
         for instruction in function.body:
-            number += instruction.index in starts or instruction.index == 0
-            found[id(instruction)] = number
-            number += instruction.opcode.startswith(("bra", "brx", "ret", "exit"))
+            if instruction.index in starts or not blocks:
+                blocks.append([])
+            blocks[-1].append(instruction)
+            if instruction.opcode.startswith(("bra", "brx", "ret", "exit")):
+                starts.add(instruction.index + 1)
+        heads = _heads(blocks, function)
+        for at, block in enumerate(blocks):
+            own = number + 1 + at, number + 1 + heads[at] if at in heads else 0
+            found |= {id(instruction): own for instruction in block}
+        number += len(blocks)
+    return found
+
+
+def _heads(blocks: list[list[Instruction]], function: Function) -> dict[int, int]:
+    """Basic block of a function -> the one that heads the innermost loop around it."""
+    number = {block[0].index: at for at, block in enumerate(blocks)}
+    flow = []
+    for block in blocks:
+        after = followers(block[-1], block[-1].index + 1, function)
+        flow.append(Segment([], [number[at] for at in dict.fromkeys(after) if at in number]))
+    found: dict[int, int] = {}
+    for loop in sorted(loops_of(tuple(flow)), key=lambda one: -len(one.body)) if flow else ():
+        found |= dict.fromkeys(loop.body, loop.header)
     return found
 
 
