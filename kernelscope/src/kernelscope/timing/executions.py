@@ -76,6 +76,8 @@ class PtxCounts:
             return "async copy"
         if self.counts["constant_load_passes"] > self.executions:  # addresses of a warp differ
             return "constant load"
+        if self.counts["far_atomic_sectors"]:  # ATOM does it, as of global memory
+            return "global atomic"
         for space in ("global", "shared"):
             for way in ("load", "store", "atomic"):
                 if self.counts[f"{space}_{way}_requests"]:

@@ -9,8 +9,10 @@ import numpy as np
 from ..events import InstructionEvent, Launch, MachineView
 from ..ptx.registers import followers
 from ..ptx.syntax import Function, Instruction
+from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
+from ..watch.counters.traffic import Lanes
 from .caches import HotLines, SectorStreams
 from .estimate import estimated
 from .executions import PtxCounts
@@ -137,6 +139,15 @@ class Time(Counters):
         if access.kind == "atomic":
             floats = row.instruction.opcode.rsplit(".", 1)[-1].startswith(("f", "bf"))
             self._hot.add(lanes, address, self._first_lanes, floats)
+
+    def _shared(self, row, access, address, lanes, requests: int) -> None:
+        super()._shared(row, access, address, lanes, requests)
+        if access.kind == "atomic" and access.block is not None:
+            holder = access.block if access.valid is None else access.block[access.valid]
+            far = holder != lanes // self._first_lanes if holder.size == lanes.size else []
+            if np.any(far):  # each block's addresses begin at 0
+                apart = address[far] + (holder[far].astype(np.uint64) << np.uint64(32))
+                row.counts["far_atomic_sectors"] += count_atomic_sectors(Lanes(lanes[far]), apart)
 
     def _follow(self, event: InstructionEvent, access) -> None:
         """Follow the loads and stores of the chunk's first block."""
