@@ -31,6 +31,7 @@ KINDS = {
     "BAR": "barrier",
     "SHFL": "shuffle",
     "POPC": "popc",
+    "FCHK": "division",
 }
 _FLOW_WEIGHT, _LENGTH_WEIGHT = 0.5, 1e-3
 _PASSES, _SETTLED = 5, 1e-4
@@ -82,6 +83,8 @@ class PtxCounts:
             for way in ("load", "store", "atomic"):
                 if self.counts[f"{space}_{way}_requests"]:
                     return f"{space} {way}"
+        if has_slow_path(self.instruction.opcode):
+            return {"div": "division", "sqrt": "mufu"}.get(parts[0], "")
         if parts[0] in ("fma", "mul", "add", "sub") and parts[-1] in ("f32", "f64"):
             return "float32" if parts[-1] == "f32" else "float64"
         if parts[0] in ("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"):
@@ -96,6 +99,12 @@ class PtxCounts:
         return self.counts["tensor_instructions"] if self.kind == "tensor" else self.executions
 
 
+def has_slow_path(opcode: str) -> bool:
+    """Is it an operation on floats, rounded to nearest, for which ptxas may call a function?"""
+    root, *parts = opcode.split(".")
+    return root in ("div", "rcp", "sqrt") and "rn" in parts and parts[-1] == "f32"
+
+
 def of_several(counted: Iterable[PtxCounts]) -> set[tuple[int, str]]:
     """(line, kind) of machine instructions that belong to more than the PTX of that kind: ptxas
     makes products and sums of divisions, of roots, and to scale the arguments of functions.
@@ -105,6 +114,7 @@ def of_several(counted: Iterable[PtxCounts]) -> set[tuple[int, str]]:
         for one in counted
         if _is_long(one.instruction)
         for kind in ("float32", "float64", "mufu")
+        if kind != one.kind  # a root rounded to nearest has one MUFU.RSQ on all its ways
     }
 
 
@@ -151,7 +161,8 @@ class _System:
                 self.entered[end, number] = 1
             if start >= 0:
                 self.left[start, number] = 1
-        self.matrix = rows @ self.entered / np.maximum(wanted, 1.0)[:, None]
+        scale = np.where(wanted >= 1, wanted, warps)  # what never runs is no heavier than others
+        self.matrix = rows @ self.entered / scale[:, None]
         self.goal = np.minimum(wanted, 1.0)
         self.more = -np.eye(len(wanted))[:, anchors.least]  # how far beyond a least one may be
         self.length = np.array([len(s.code) for s in segments]) @ self.entered
@@ -272,6 +283,7 @@ def _anchors(segments, counted: list[PtxCounts]) -> _Anchors:
         for key in rows
     ]
     weak = _weak_anchors(segments, counted, sum(rows.values(), np.zeros(len(segments))) > 0)
+    weak += _slow_paths(segments, counted)
     found = [*rows.values(), *(row for row, _ in weak)]
     guarded = {(c.line, KINDS.get(c.name, "")) for _, c in codes(segments) if c.guarded}
     return _Anchors(
@@ -279,6 +291,20 @@ def _anchors(segments, counted: list[PtxCounts]) -> _Anchors:
         np.array(wanted + [n for _, n in weak]),
         np.array([key[:2] in guarded for key in rows] + [False] * len(weak), bool),
     )
+
+
+def _slow_paths(segments, counted: list[PtxCounts]) -> list[tuple[np.ndarray, float]]:
+    """((segments,) calls of slow paths, how often warps call them) of each line that has any."""
+    times: Counter[int] = Counter()
+    for one in counted:
+        if has_slow_path(one.instruction.opcode):
+            times[one.line] += one.counts["slow_paths"]
+    found = []
+    for line, wanted in sorted(times.items()):
+        calls = [sum(c.name == "CALL" and c.line == line for c in s.code) for s in segments]
+        if any(calls):
+            found.append((np.array(calls), float(wanted)))
+    return found
 
 
 def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndarray, float]]:
@@ -377,7 +403,7 @@ def _is_work(instruction: Instruction) -> bool:
 
 
 def _code_is_work(code: Code) -> bool:
-    return code.name not in _NO_WORK and code.parts[:1] != ("MOV",)
+    return not code.called and code.name not in _NO_WORK and code.parts[:1] != ("MOV",)
 
 
 def _by_line(segments, counted: Iterable[PtxCounts], warps: int) -> np.ndarray:

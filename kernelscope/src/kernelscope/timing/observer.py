@@ -15,7 +15,7 @@ from ..watch.counters.patterns import TouchedBytes
 from ..watch.counters.traffic import Lanes
 from .caches import HotLines, SectorStreams
 from .estimate import estimated
-from .executions import PtxCounts
+from .executions import PtxCounts, has_slow_path
 from .gpus import GpuConstants, gpu
 from .machine_code import Segment, loops_of, machine_code
 from .model import Prediction, predict
@@ -29,6 +29,8 @@ GROUPS = 16  # of neighbouring blocks that stand for a large grid
 GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
 MOST_PLACES = 1 << 14  # of a group, of which one is chosen
 ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run after so many
+# The least results of fast paths: of a root it is one of 2 ** -101, by ptxas's code.
+LEAST_FAST = {"div": 2.0**-126, "rcp": 2.0**-126, "sqrt": 2.0**-50.5}
 _ASIDE = ("ld.const", "ld.param")
 
 
@@ -133,6 +135,8 @@ class Time(Counters):
         for access in event.accesses:
             if access.space == "global" and access.kind != "atomic":
                 self._follow(event, access)
+        if has_slow_path(event.instruction.opcode):
+            self._row(event.instruction, event.line).counts["slow_paths"] += slow_paths(event)
 
     def _global(self, row, access, address, lanes, requests: int) -> None:
         super()._global(row, access, address, lanes, requests)
@@ -255,6 +259,21 @@ class Time(Counters):
                 one = replace(one, l1_missing=min(1.0, missing / sectors), l1_waiting=waiting)
             found.append(one)
         return found
+
+
+def slow_paths(event: InstructionEvent) -> int:
+    """Return how many warps call the slow path of a division, a root or a reciprocal of floats.
+
+    It is there for results without an ordinary exponent, such as zeros.
+    """
+    result = event.machine.operand(
+        event.instruction, event.instruction.operands[0], event.lanes.size
+    )
+    if result is None:
+        return 0
+    size = np.broadcast_to(np.abs(np.asarray(result).view(np.float32)), event.lanes.shape)
+    least = LEAST_FAST[event.instruction.opcode.split(".")[0]]
+    return np.unique(event.lanes[~((size >= least) & (size < np.inf))] >> 5).size
 
 
 def basic_blocks(launch: Launch) -> dict[int, tuple[int, int]]:
