@@ -316,9 +316,9 @@ def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndar
     """
     loops = [one for one in loops_of(segments) if not any(anchored[at] for at in one.body)]
     found = _iterations(segments, loops, counted)
-    steps = sum((row for row, _ in found.values()), 0.0 * anchored)
+    stepped = {header for _, *headers in found for header in headers}
     for loop in loops:
-        if steps[loop.header]:
+        if loop.header in stepped:
             continue
         lines = {code.line for at in loop.body for code in segments[at].code} - {0}
         own = {line: [one for one in counted if one.line == line] for line in sorted(lines)}
@@ -342,35 +342,45 @@ def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndar
 
 
 def _iterations(segments, loops, counted) -> dict[tuple, tuple[np.ndarray, float]]:
-    """Block -> ((segments,) steps of a loop of the PTX that one run of a segment takes, steps that
-    it took), of loops that have no other inside, and nearly the lines of one of the PTX.
+    """(block, headers) -> ((segments,) steps of a loop of the PTX that a run of a segment takes,
+    steps that it took), of loops that have no other inside and the lines of the PTX's, or nearly.
 
-    ptxas merges instructions, and repeats a short body: it takes as many steps at once as its body
-    has times the work of the PTX's.
+    ptxas merges instructions, and repeats a short body a power of two times. What has less than
+    half of the PTX's work is for the rest of such a loop: it gets no steps.
     """
     members: defaultdict[int, list[PtxCounts]] = defaultdict(list)
     for one in counted:
-        members[one.loop].append(one)
-    members.pop(0, None)
-    runs = {
-        head: max((one.executions for one in of_loop if one.block == head), default=0)
-        for head, of_loop in members.items()
-    }
-    lines = {head: {c.line for c in of_loop if _is_work(c.instruction)} - {0}
-             for head, of_loop in members.items()}
-    rows: defaultdict[int, np.ndarray] = defaultdict(lambda: np.zeros(len(segments)))
-    for loop in loops:
-        if any(other.header in loop.body for other in loops if other is not loop):
-            continue
+        if one.loop:
+            members[one.loop].append(one)
+    steps, body = {}, {}
+    for head, of_loop in members.items():
+        steps[head] = max((one.executions for one in of_loop if one.block == head), default=0)
+        body[head] = [one for one in of_loop if _is_work(one.instruction)]
+    inner = [one for one in loops if sum(other.header in one.body for other in loops) == 1]
+    alike: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)  # (work of a step, header)
+    for loop in inner:
         work = [code for at in loop.body for code in segments[at].code if _code_is_work(code)]
         own = {code.line for code in work} - {0}
-        alike = {head: len(own & of) / max(len(own | of), 1) for head, of in lines.items()}
-        head = max(alike, key=alike.get, default=0)
-        if not head or alike[head] < _ALIKE or not runs[head]:
-            continue
-        of_step = sum(c.executions for c in members[head] if _is_work(c.instruction)) / runs[head]
-        rows[head][loop.header] = max(1, round(len(work) / max(of_step, 1)))
-    return {(head,): (row, runs[head]) for head, row in rows.items()}
+        common = {head: _common(own, {one.line for one in ptx}) for head, ptx in body.items()}
+        head = max(common, key=common.get, default=0)
+        if head and common[head] >= _ALIKE and steps[head]:
+            of_step = sum(one.executions for one in body[head]) / steps[head]
+            alike[head].append((len(work) / of_step, loop.header))
+    found = {}
+    for head, own in alike.items():
+        whole = [work for work, _ in own if work >= 0.5]
+        row = np.zeros(len(segments))
+        for work, header in own:
+            times = work / min(1.0, min(whole)) if work >= 0.5 else 0.0
+            row[header] = 2 ** round(np.log2(times)) if times else 0.0
+        if whole:
+            found[head, *(header for _, header in own)] = row, steps[head]
+    return found
+
+
+def _common(some: set[int], others: set[int]) -> float:
+    """The share of all lines that both have."""
+    return len(some & others) / max(len(some | others), 1)
 
 
 def _divides_integers(instruction: Instruction) -> bool:
