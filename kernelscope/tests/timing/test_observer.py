@@ -30,17 +30,6 @@ extern "C" __global__ void look_up(const int* at, float* y)
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     y[i] = table[at[i]];
 }
-extern "C" __global__ void search(const int* next, int* y)
-{
-    __shared__ int found;
-    if (threadIdx.x < 32) {
-        int at = 0;
-        for (int i = 0; i < 64; ++i) at = next[at];
-        found = at;
-    }
-    __syncthreads();
-    y[threadIdx.x] = found;
-}
 extern "C" __global__ void divide(const float* x, float* y)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -193,11 +182,3 @@ def test_atomics_of_a_cluster_take_clocks_for_each_far_sector(apart, sectors):
     us = FAR_ATOMIC * 4 * sectors / H200.sms * 1e6 / H200.hz
     reading = 2 * 2 * 4 * 32 / 64 / H200.sms * 1e6 / H200.hz  # of `at`, by way of the same port
     assert seen.launches[0].bounds["L2 to an SM"] == pytest.approx(us + reading)
-
-
-def test_all_wait_for_the_warp_that_waits():
-    """One of eight warps has 64 loads, each of a sector of its own, that follow each other."""
-    next_places, y = np.arange(1024, dtype=np.int32) + 8, np.zeros(256, np.int32)
-    found = launched("search", (1,), (256,), next_places, y)
-    shortest = 64 * H200.l2_clocks * 1e6 / H200.hz
-    assert shortest < found.bounds["latency"] < 1.2 * shortest

@@ -25,7 +25,6 @@ from .work import LaunchShape, Reuse, l1_lines, resident_blocks, work_of
 
 DRAM_PIECE = 64  # bytes that DRAM moves at a time
 LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds no others open
-DEPENDENT, OF_QUOTIENT = 4, 10  # clocks until a result; machine instructions of a division
 GROUPS = 16  # of neighbouring blocks that stand for a large grid
 GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
 MOST_PLACES = 1 << 14  # of a group, of which one is chosen
@@ -109,9 +108,8 @@ class Time(Counters):
             HotLines(self.gpu.atomic_line_ns / 4, self.gpu.atomic_ns),
         )
         self._ran, self._pieces = 0, [(0, 0), (0, 0)]
-        self._common, self._of_warp = np.zeros(2, np.int64), None
+        self._common, self._of_warp = 0, None
         self._work_of_warps: list[np.ndarray] = []
-        self._clocks_of_warps: list[np.ndarray] = []
 
     def chunk_started(self, machine: MachineView) -> None:
         super().chunk_started(machine)
@@ -119,39 +117,26 @@ class Time(Counters):
         self._ran += machine.block_count
         self._first_lanes = 32 * machine.warps_per_block
         self._streams.begin()
-        self._common = np.zeros(2, np.int64)
-        self._of_warp = np.zeros((2, machine.block_count * machine.warps_per_block), np.int64)
+        self._common = 0
+        self._of_warp = np.zeros(machine.block_count * machine.warps_per_block, np.int64)
 
     def chunk_finished(self, machine: MachineView) -> None:
         super().chunk_finished(machine)
-        work, clocks = (self._of_warp + self._common[:, None]).reshape(2, machine.block_count, -1)
-        self._work_of_warps.append(work)
-        self._clocks_of_warps.append(clocks)
+        work = self._of_warp + self._common
+        self._work_of_warps.append(work.reshape(machine.block_count, -1))
 
     def instruction(self, event: InstructionEvent) -> None:
         super().instruction(event)
         lanes = self._cut(event.lanes)
-        took = self._alone(event)
-        if lanes.full and lanes.size == 32 * self._of_warp.shape[1]:
-            self._common += took
+        if lanes.full and lanes.size == 32 * self._of_warp.size:
+            self._common += 1
         else:
-            self._of_warp[:, lanes.lanes[lanes.starts(32)] >> 5] += took[:, None]
+            self._of_warp[lanes.lanes[lanes.starts(32)] >> 5] += 1
         for access in event.accesses:
             if access.space == "global" and access.kind != "atomic":
                 self._follow(event, access)
         if has_slow_path(event.instruction.opcode):
             self._row(event.instruction, event.line).counts["slow_paths"] += slow_paths(event)
-
-    def _alone(self, event: InstructionEvent) -> np.ndarray:
-        """(1 instruction, clocks until a warp by itself has its result)."""
-        opcode, clocks = event.instruction.opcode, DEPENDENT
-        if has_slow_path(opcode):
-            clocks *= OF_QUOTIENT
-        for access in event.accesses:
-            if access.kind == "load" and not opcode.startswith(_ASIDE):
-                near = access.space != "global"
-                clocks = self.gpu.shared_clocks if near else self.gpu.l2_clocks
-        return np.array([1, clocks], np.int64)
 
     def _global(self, row, access, address, lanes, requests: int) -> None:
         super()._global(row, access, address, lanes, requests)
@@ -240,8 +225,8 @@ class Time(Counters):
         return predict(work, self.gpu, launch.kernel, tuple(notes))
 
     def _imbalance(self) -> float:
-        """The longest warp of a block over the mean of its warps, each by itself."""
-        work = np.concatenate(self._clocks_of_warps)
+        """The longest warp of a block over the mean of its warps, by instructions."""
+        work = np.concatenate(self._work_of_warps)
         return float((work.max(1) / np.maximum(work.mean(1), 1e-9)).mean())
 
     def _unevenness(self, launch: Launch, blocks: int, resident: int) -> Unevenness:
