@@ -3,7 +3,8 @@
 The two are joined by what both have: loads, stores, multiply-adds, barriers of a source line. The
 counts of the segments are the numbers >= 0 that execute these as often as the simulator counted,
 by which as many warps enter a segment as leave it, and which need the fewest instructions. Loops
-that have none of these are joined by integer products, or else by all arithmetic of a line.
+that have none of these run as often as the loop of the PTX that has their lines; others are joined
+by integer products, or else by all arithmetic of a line.
 """
 
 from collections import Counter, defaultdict
