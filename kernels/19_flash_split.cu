@@ -1,19 +1,20 @@
 // Idea:          Few rows, many SMs: a cluster of blocks shares a tile of rows, each block takes a
-//                share of the keys and sends what it found through distributed shared memory.
+//                share of the keys, joins what its warps found and sends it to the block that
+//                finishes the row, through distributed shared memory.
 // Changes from:  12_flash_async.cu
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
 //                lse null or (batch*heads, n)
 // Launch:        flash_split: grid (CLUSTER*batch*heads, ceil(n/BR)) in clusters of CLUSTER,
 //                block (32*ROW_WARPS*KEY_WARPS), dynamic shared
-//                ((BR + 2*TILE + PARTS*OWN)*STRIDE + BR*KEY_WARPS*P_STRIDE)*4 bytes
+//                ((BR + 2*TILE + PARTS)*STRIDE + BR*KEY_WARPS*P_STRIDE)*4 bytes
 // Needs:         sm_90 (sm_80 with CLUSTER=1); d <= D; D a multiple of 32; CLUSTER 1, 2, 4 or 8;
 //                ROWS x KEYS scores a thread; at most 32 warps, ROW_WARPS along the rows and
 //                KEY_WARPS along the keys; heads a multiple of kv_heads; SPAN >= 0
 // Expect:        each block reads 1/CLUSTER of the K and V that it reads in 12 with as many blocks,
 //                and uses each element for CLUSTER times the rows
-// Limits:        the cluster's two barriers and the journey of the parts are work that 12 does not
-//                have: they pay where 12's n/BR * batch*heads blocks would leave SMs idle;
+// Limits:        the start of the whole cluster and the journey of the parts are work that 12 does
+//                not have: they pay where 12's n/BR * batch*heads blocks would leave SMs idle;
 //                parts take shared memory of their own; ceil(n/BR) <= 65535
 
 #ifndef CLUSTER
@@ -38,11 +39,10 @@
 #define SPAN 0  // tiles of keys summed in one chain; 0: all of them
 #endif
 #include "include/async_copy.cuh"
-#include "include/cluster.cuh"
+#include "include/cluster_parts.cuh"
 #include "include/long_rows.cuh"
 #include "include/online_softmax.cuh"
 #include "include/output.cuh"
-#include "include/parts.cuh"
 #include "include/register_tile.cuh"
 
 constexpr int THREADS = 32 * ROW_WARPS * KEY_WARPS;
@@ -50,34 +50,14 @@ constexpr int WARP_ROWS = 4 * ROWS;        // query rows a warp: 4 of its lanes 
 constexpr int BR = WARP_ROWS * ROW_WARPS;  // query rows a block
 constexpr int BC = 8 * KEYS;               // keys a warp: 8 of its lanes along the keys
 constexpr int TILE = BC * KEY_WARPS;       // keys a block loads at once
-constexpr int PARTS = CLUSTER * KEY_WARPS;  // warps of a cluster that share rows
-constexpr int OWN = (BR + CLUSTER - 1) / CLUSTER;  // rows whose parts a block joins
+constexpr int OWN = (BR + CLUSTER - 1) / CLUSTER;  // rows that a block finishes
+constexpr int PARTS = KEY_WARPS * BR + (CLUSTER > 1) * CLUSTER * OWN;  // rows of warps, blocks
 constexpr int COLS = D / 32;               // float4 columns of the output a thread
 constexpr int STRIDE = D + 4;              // pad: 8 rows at one column are 8 groups of 4 banks
 constexpr int P_STRIDE = BC + 8;           // pad: 4 rows x 8 keys are 32 banks (where KEYS is even)
-constexpr int PART = OWN * STRIDE;         // floats from one warp's part of a row to the next one's
 
 static_assert(D % 32 == 0, "8 lanes take a float4 of an output row each: 32 columns at once");
 static_assert(THREADS <= 1024, "a block has at most 32 warps");
-
-// Sends what a warp found of its rows to the blocks that join them: o, then m and l in the pad.
-__device__ __forceinline__ void send_part(float* part,  // (OWN, STRIDE), shared, in each block
-                                          const float (&o)[ROWS][COLS][4],
-                                          const float (&row_m)[ROWS], const float (&row_l)[ROWS],
-                                          int first_row, int tx)
-{
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-        const int row = first_row + 4 * i;
-        const unsigned to = address_in(part + row % OWN * STRIDE, row / OWN);
-#pragma unroll
-        for (int c = 0; c < COLS; ++c) {
-            const float4 o4 = make_float4(o[i][c][0], o[i][c][1], o[i][c][2], o[i][c][3]);
-            send4(to + (32 * c + 4 * tx) * 4, o4);
-        }
-        if (tx == 0) send4(to + D * 4, make_float4(row_m[i], row_l[i], 0.0f, 0.0f));
-    }
-}
 
 extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
     const float* __restrict__ q,     // (batch*heads, n, d)
@@ -89,13 +69,17 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
     int heads, int kv_heads, int n, int m, int d,
     long long bias_batch, long long bias_head, float scale, int causal)
 {
+    __shared__ Inbox inbox;                            // counts the parts of rows it finishes
     extern __shared__ float4 shared[];                 // float4: aligned for vector loads
     float* q_tile = reinterpret_cast<float*>(shared);  // (BR, STRIDE)
     float* k_tile = q_tile + BR * STRIDE;              // (TILE, STRIDE)
     float* v_tile = k_tile + TILE * STRIDE;            // (TILE, STRIDE)
-    float* parts = v_tile + TILE * STRIDE;             // (PARTS, OWN, STRIDE), of rows it joins
-    float* p_tiles = parts + PARTS * OWN * STRIDE;     // (warps, WARP_ROWS, P_STRIDE)
+    float* found = v_tile + TILE * STRIDE;             // (KEY_WARPS, BR, STRIDE)
+    float* parts = found + KEY_WARPS * BR * STRIDE;    // (CLUSTER, OWN, STRIDE)
+    float* p_tiles = found + PARTS * STRIDE;           // (warps, WARP_ROWS, P_STRIDE)
 
+    const int rank = blockIdx.x % CLUSTER;
+    inbox.open(part_bytes<BR, OWN, D>(rank));
     cluster_started();
 
     const int warp = threadIdx.x / 32;
@@ -107,7 +91,6 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
     const int row_warp = warp / KEY_WARPS;
     const int key_warp = warp % KEY_WARPS;
 
-    const int rank = blockIdx.x % CLUSTER;
     const int bh = blockIdx.x / CLUSTER;
     // Last rows first: under causal they work longest, and the short ones fill the end.
     const int row0 = (gridDim.y - 1 - blockIdx.y) * BR;
@@ -172,9 +155,6 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
         end_tile<SPAN>(spans, key0 / (CLUSTER * TILE), o, row_m, row_l);
     }
     copies_arrived<0>();  // where there is no key to see, Q is still on its way
-    // Others store only parts here, which this block leaves alone until the last barrier; after it
-    // nobody stores, and it may leave. Every block comes by both barriers, with keys or without.
-    cluster_wait();  // barrier: the other blocks' shared memory may not exist yet
 
     add_spans<SPAN>(spans, last_key > key1 + (SPAN - 1) * CLUSTER * TILE, o, row_m, row_l);
 #pragma unroll
@@ -182,19 +162,17 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
         row_l[i] = warp_sum<8, 2>(row_l[i]);
     }
 
-    const int part = rank * KEY_WARPS + key_warp;
-    send_part(parts + part * OWN * STRIDE, o, row_m, row_l, row_warp * WARP_ROWS + ty, tx);
-    cluster_arrive();
-    cluster_wait();  // barrier: a fast block would join parts that are not stored yet
+    float* mine = found + (key_warp * BR + row_warp * WARP_ROWS + ty) * STRIDE;
+    store_part<D, STRIDE>(mine, o, row_m, row_l, tx);
+    // Others send only parts here, which this block leaves alone until all of them have come; then
+    // nobody sends, and it may leave. Every block sends its parts, with keys or without.
+    cluster_wait();   // barrier: the other blocks' shared memory may not exist yet
+    __syncthreads();  // barrier: a fast warp would join parts that others still store
 
-    for (int i = threadIdx.x; i < OWN * (D / 4); i += THREADS) {
-        const int own = i / (D / 4);
-        const int col = i % (D / 4) * 4;
-        const int r = rank * OWN + own;
-        if (r < BR && row0 + r < n) {  // CLUSTER may not divide BR: rows past it nobody has sent
-            float top, total;
-            const float4 sum = join_parts<D, PARTS, PART>(parts + own * STRIDE, col, top, total);
-            write4(out, lse, (long long)bh * n + row0 + r, col, sum, top, total, d);
-        }
-    }
+    join_rows<D, KEY_WARPS, BR, OWN, STRIDE, THREADS>(
+        found, parts, inbox, rank, LOG2E,
+        [&](int r, int col, float4 o4, float top, float total) {
+            if (row0 + r >= n) return;
+            write4(out, lse, (long long)bh * n + row0 + r, col, o4, top, total, d);
+        });
 }

@@ -13,10 +13,10 @@
 //                where K lay; heads a multiple of kv_heads
 // Expect:        K and V are read once for BR queries where 09 read them for each, every element by
 //                the one block whose slice it is in; CLUSTER SMs work on a tile of rows
-// Limits:        two cluster barriers a key tile, in which every block waits for the slowest;
-//                ceil(n/BR) <= 65535
-// Long:          The owner's softmax stands between the two cluster barriers of a tile, so that its
-//                stores into other blocks are read beside the barriers that order them.
+// Limits:        two journeys through the cluster a key tile, in which every block waits for the
+//                slowest; ceil(n/BR) <= 65535
+// Long:          The owner's softmax stands between the two journeys of a tile, so that what it
+//                sends into other blocks is read beside the waits that order it.
 
 #ifndef CLUSTER
 #define CLUSTER 8  // blocks that share a tile of rows: each has a slice of the head dim
@@ -35,8 +35,8 @@
 #endif
 
 #include "include/async_copy.cuh"
-#include "include/cluster.cuh"
 #include "include/cluster_sum.cuh"
+#include "include/inbox.cuh"
 #include "include/online_softmax.cuh"
 #include "include/output.cuh"
 #include "include/register_tile.cuh"
@@ -65,6 +65,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) rows_split(
     int heads, int kv_heads, int n, int m, int d,
     long long bias_batch, long long bias_head, float scale, int causal)
 {
+    __shared__ Inbox sums_inbox, weights_inbox;        // count what other blocks send of a tile
     extern __shared__ float4 shared[];                 // float4: aligned for vector loads
     float* q_tile = reinterpret_cast<float*>(shared);  // (BR, STRIDE)
     float* k_tile = q_tile + BR * STRIDE;              // (BC, STRIDE)
@@ -84,7 +85,6 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) rows_split(
     const int tx = lane / 2 % 8;              // along the keys, and along the columns of the output
     const int ty = lane / 16 * 2 + lane % 2;  // along the rows
 
-    cluster_started();
     for (int own = threadIdx.x; own < OWN; own += THREADS) {
         own_m[own] = LOWEST;
         own_l[own] = 0.0f;
@@ -105,6 +105,13 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) rows_split(
     const bool vector = d % 4 == 0 && ((size_t)q | (size_t)k | (size_t)v) % 16 == 0;
     const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
 
+    const int own_count = own_rows<BR, OWN>(rank);
+    const int sums_bytes = (CLUSTER - 1) * own_count * BC * 4;
+    const int weights_bytes = (BR - own_count) * (BC + 2) * 4;
+    sums_inbox.open(last_key > 0 ? sums_bytes : 0);
+    weights_inbox.open(last_key > 0 ? weights_bytes : 0);
+    cluster_started();
+
     start_copy<SLICE, STRIDE, THREADS>(q_tile, q, BR, n - row0, dims, d, vector);
     start_copy<SLICE, STRIDE, THREADS>(k_tile, k, BC, last_key, dims, d, vector);
     start_copy<SLICE, STRIDE, THREADS>(v_tile, v, BC, last_key, dims, d, vector);
@@ -117,10 +124,10 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) rows_split(
     const float* v_mine = v_tile + warp * WARP_COLS + 4 * tx;       // key j at j*STRIDE
     float o[ROWS][COLS][4] = {};  // the output so far, not yet divided by row_l
 
-    // A tile has two cluster barriers: sums are sent before the first and read before the second,
-    // weights sent between the two and read before the next tile's first. So nothing is sent that
-    // could reach a block still reading what it replaces; and since nothing is sent after the last
-    // one, a block that leaves is no longer stored into. last_key is the same in all its blocks.
+    // A block sends sums of the next tile when it has all weights of this one: the owners have read
+    // this tile's sums. An owner sends weights when it has all sums of a tile: all blocks have used
+    // the weights before. So nothing is sent that could replace what a block still reads; and a
+    // block that has the last weights is no longer sent to. last_key is the same in all its blocks.
     for (int key0 = 0; key0 < last_key; key0 += BC) {
         copies_arrived<1>();  // Q and K are here, V may still be on its way
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
@@ -138,11 +145,14 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) rows_split(
             }
         }
         __syncthreads();  // barrier: a fast warp would add up parts that are not stored yet
-        send_sums<WARPS, BR, OWN, BC, P_STRIDE, THREADS>(parts, sums, rank);
-        cluster_arrive();
-        cluster_wait();  // barrier: a fast block would read sums that have not come yet
-
+        send_sums<WARPS, BR, OWN, BC, P_STRIDE, THREADS>(parts, sums, sums_inbox, rank);
+        __syncthreads();  // barrier: the next K tile would overwrite parts that others still add
+                          // up, and a fast warp read sums of this block not yet there
         const int next = key0 + BC;
+        if (own_count > 0) {  // without bytes a phase is over when it begins, and so is the next
+            sums_inbox.wait(key0 / BC);  // barrier: the same of sums of other blocks
+            if (next < last_key) sums_inbox.expect(sums_bytes);
+        }
         start_copy<SLICE, STRIDE, THREADS>(k_tile, k + (long long)next * d, BC, last_key - next,
                                            dims, d, vector);
 
@@ -166,22 +176,26 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) rows_split(
             const float factor = weights<16, 1>(x, new_m, sum);
 #pragma unroll
             for (int j = 0; j < LANE_KEYS; ++j) {
-                const int col = lane + 32 * j;
-#pragma unroll
-                for (int to = 0; to < CLUSTER && col < BC; ++to) {
-                    send(address_in(p_tile + r * P_STRIDE + col, to), x[j]);
-                }
+                if (lane + 32 * j < BC) p_tile[r * P_STRIDE + lane + 32 * j] = x[j];
             }
-            if (lane < CLUSTER) send(address_in(rescale + r, lane), factor);
+            __syncwarp();  // barrier: a fast lane would send weights that others have yet to store
+            for (int i = lane; i < CLUSTER * BC / 4; i += 32) {
+                const int to = i / (BC / 4);
+                const int col = i % (BC / 4) * 4;
+                const float* row_p = p_tile + r * P_STRIDE;
+                if (to != rank) send4(weights_inbox.in(to, rank, row_p), col, load4(row_p + col));
+            }
+            if (lane < CLUSTER) send(weights_inbox.in(lane, rank, rescale + r), factor);
             const float new_l = own_l[own] * factor + warp_sum(sum);  // while the weights travel
             __syncwarp();  // barrier: a fast lane would replace m and l before others read them
-            if (lane < CLUSTER) send(address_in(row_l + r, lane), new_l);
+            if (lane < CLUSTER) send(weights_inbox.in(lane, rank, row_l + r), new_l);
             if (lane == 0) own_m[own] = new_m;
             if (lane == 0) own_l[own] = new_l;
         }
         copies_arrived<1>();  // V is here, the next K may still be on its way
-        cluster_arrive();
-        cluster_wait();  // barrier: a fast block would read weights and factors not sent yet
+        __syncthreads();  // barrier: a fast warp would read V, or own weights, not there yet
+        weights_inbox.wait(key0 / BC);  // barrier: the same of weights and factors of other blocks
+        if (next < last_key) weights_inbox.expect(weights_bytes);
 
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) rescale_row(o[i], rescale[ty + 4 * i]);

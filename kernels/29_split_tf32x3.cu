@@ -1,13 +1,13 @@
 // Idea:          Few rows, many SMs, and tensor cores: the warps of a cluster of blocks share a
-//                tile of rows; each takes a share of the keys in three TF32 products, and sends
-//                what it found through distributed shared memory.
+//                tile of rows; each takes a share of the keys in three TF32 products. A block
+//                joins what its warps found and sends it through distributed shared memory.
 // Changes from:  15_flash_tf32x3.cu
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
 //                lse null or (batch*heads, n)
 // Launch:        split_tf32x3: grid (CLUSTER*batch*heads, ceil(n/BR)) in clusters of CLUSTER,
 //                block (32*ROW_WARPS*KEY_WARPS), dynamic shared
-//                ((BR + 2*TILE)*ROW_BYTES/4 + PARTS*OWN*STRIDE)*4 bytes
+//                ((BR + 2*TILE)*ROW_BYTES/4 + PARTS*STRIDE + 2)*4 bytes
 // Needs:         sm_90 (sm_80 with CLUSTER=1); d <= D; D a multiple of 16; CLUSTER 1, 2, 4 or 8;
 //                BC a multiple of 8; at most 32 warps, ROW_WARPS along the rows, 16 each, and
 //                KEY_WARPS along the keys; at least D/4 threads; heads a multiple of kv_heads
@@ -33,10 +33,9 @@
 #endif
 
 #include "include/async_copy.cuh"
-#include "include/cluster.cuh"
+#include "include/cluster_parts.cuh"
 #include "include/fragment_softmax.cuh"
 #include "include/output.cuh"
-#include "include/parts.cuh"
 #include "include/swizzled_tile.cuh"
 #include "include/tf32x3.cuh"
 
@@ -47,8 +46,8 @@ constexpr int ROUND = CLUSTER * TILE;              // keys that the cluster take
 constexpr int ROW_BYTES = (D + 31) / 32 * 128;     // of a row of Q, K or V in shared memory
 constexpr int COLS = 4 - D / 16 % 2 * 2;           // columns of V that a lane loads at once
 constexpr int GROUPS = D / (8 * COLS);             // columns of 8 lanes side by side are a group
-constexpr int PARTS = CLUSTER * KEY_WARPS;         // warps of a cluster that share rows
-constexpr int OWN = (BR + CLUSTER - 1) / CLUSTER;  // rows whose parts a block joins
+constexpr int OWN = (BR + CLUSTER - 1) / CLUSTER;  // rows that a block finishes
+constexpr int PARTS = KEY_WARPS * BR + (CLUSTER > 1) * CLUSTER * OWN;  // rows of warps, blocks
 constexpr int STRIDE = D + 4;                      // floats of a row's part: its end has l and m
 
 static_assert(D % 16 == 0 && BC % 8 == 0 && THREADS <= 1024, "16 columns, 8 keys, 32 warps");
@@ -66,15 +65,18 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
     extern __shared__ __align__(128) unsigned char q_tile[];  // (BR, ROW_BYTES)
     unsigned char* k_tile = q_tile + BR * ROW_BYTES;          // (TILE, ROW_BYTES)
     unsigned char* v_tile = k_tile + TILE * ROW_BYTES;        // (TILE, ROW_BYTES)
-    float* parts = reinterpret_cast<float*>(v_tile + TILE * ROW_BYTES);  // (PARTS, OWN, STRIDE)
+    float* found = reinterpret_cast<float*>(v_tile + TILE * ROW_BYTES);  // (KEY_WARPS, BR, STRIDE)
+    float* parts = found + KEY_WARPS * BR * STRIDE;                      // (CLUSTER, OWN, STRIDE)
+    Inbox& inbox = *reinterpret_cast<Inbox*>(found + PARTS * STRIDE);    // counts parts of others
 
+    const int rank = blockIdx.x % CLUSTER;
+    inbox.open(part_bytes<BR, OWN, D>(rank));
     cluster_started();
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const int row_warp = warp / KEY_WARPS;
     const int key_warp = warp % KEY_WARPS;
-    const int rank = blockIdx.x % CLUSTER;
     const int bh = blockIdx.x / CLUSTER;
     // Last rows first: under causal they work longest, and the short ones fill the end.
     const int row0 = (gridDim.y - 1 - blockIdx.y) * BR;
@@ -165,36 +167,29 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
         copy_keys(v_tile, v, key0 + ROUND);
     }
     copies_arrived<0>();  // where there is no key to see, Q is still on its way
-    // Others store only parts here, which this block leaves alone until the last barrier; after it
-    // nobody stores, and it may leave. Every block comes by both barriers, with keys or without.
-    cluster_wait();  // barrier: the other blocks' shared memory may not exist yet
 
-    const int part = rank * KEY_WARPS + key_warp;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float total = warp_sum<2, 1>(sum[half]);
-        const int r = warp_row + lane / 4 + 8 * half;
-        const unsigned to = address_in(parts + (part * OWN + r % OWN) * STRIDE, r / OWN);
+        float* part = found + (key_warp * BR + warp_row + lane / 4 + 8 * half) * STRIDE;
 #pragma unroll
         for (int x = 0; x < D / 4; x += 4) {  // this lane's columns of the row: D / 4
             auto own = [&](int i) { return o[i / COLS / 2][i % COLS][2 * half + i / COLS % 2]; };
             const int col = (x / (2 * COLS) * 4 + lane % 4) * 2 * COLS + x % (2 * COLS);
-            send4(to + 4 * col, make_float4(own(x), own(x + 1), own(x + 2), own(x + 3)));
+            *reinterpret_cast<float4*>(part + col) =
+                make_float4(own(x), own(x + 1), own(x + 2), own(x + 3));
         }
-        if (lane % 4 == 0) send4(to + D * 4, make_float4(shift[half], total, 0.0f, 0.0f));
+        if (lane % 4 == 0) *reinterpret_cast<float2*>(part + D) = make_float2(shift[half], total);
     }
-    cluster_arrive();
-    cluster_wait();  // barrier: a fast block would join parts that are not stored yet
+    // Others send only parts here, which this block leaves alone until all of them have come; then
+    // nobody sends, and it may leave. Every block sends its parts, with keys or without.
+    cluster_wait();   // barrier: the other blocks' shared memory may not exist yet
+    __syncthreads();  // barrier: a fast warp would join parts that others still store
 
-    for (int i = threadIdx.x; i < OWN * (D / 4); i += THREADS) {
-        const int own = i / (D / 4);
-        const int col = i % (D / 4) * 4;
-        const int r = rank * OWN + own;
-        if (r < BR && row0 + r < n) {  // CLUSTER may not divide BR: rows past it nobody has sent
-            float top, total;
-            const float4 o4 = join_parts<D, PARTS, OWN * STRIDE>(parts + own * STRIDE, col, top,
-                                                                 total, 1.0f);
+    join_rows<D, KEY_WARPS, BR, OWN, STRIDE, THREADS>(
+        found, parts, inbox, rank, 1.0f,
+        [&](int r, int col, float4 o4, float top, float total) {
+            if (row0 + r >= n) return;
             write4(out, lse, (long long)bh * n + row0 + r, col, o4, top * LN2, total, d);
-        }
-    }
+        });
 }

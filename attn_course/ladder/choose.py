@@ -10,12 +10,17 @@ from kernelscope.errors import InputError
 
 from attn_course.reference.dtypes import HALVES
 
-from .matrix_tiles import decode_pays, matrix_candidates, matrix_config, matrix_rows
+from .matrix_tiles import (
+    decode_cluster_pays,
+    decode_pays,
+    matrix_candidates,
+    matrix_config,
+    matrix_rows,
+)
 from .problem import LARGEST_D, Device, Problem
 from .tiles import best_tile
 from .warpgroup_tiles import fp16x3_pays, wgmma_pays
 
-CLUSTERS = (9, 0)  # compute capability from which blocks form clusters
 ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers
 TENSOR_CORES = (8, 0)  # and from which they multiply bfloat16 and TF32
 TF32_D = 128  # head dim up to which flash_tf32x3 and split_tf32x3 were timed
@@ -87,7 +92,7 @@ def choose(problem: Problem, device: Device | None = None) -> tuple[str, str]:
         return _of_tiles(problem, device)
     if problem.d > SPLIT_D:
         return _of_rows(problem, device, f"more than {SPLIT_D}: too long to split")
-    if device.capability < CLUSTERS:
+    if not device.has_clusters:
         return _of_rows(
             problem, device, f"more than {LARGEST_D}, and {device.name} has no clusters to split it"
         )
@@ -115,6 +120,8 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
             f"the kernels that take {problem.dtype} need compute capability 8.0, {device.name} has "
             f"{device.capability[0]}.{device.capability[1]}: pass float32 arrays"
         )
+    if decode_cluster_pays(problem, device):
+        return "decode_cluster", "few queries and keys: a cluster a head joins its parts soonest"
     if decode_pays(problem, device):
         return "decode", f"few queries: blocks of {device.name} share {problem.m} keys evenly"
     if wgmma_pays(problem, device):
@@ -139,7 +146,7 @@ def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
             f"{device.sm_count} SMs of {device.name}: {products}"
         )
     alone = "flash_async" if device.capability >= ASYNC_COPIES else "flash_fp32"
-    able = [alone, *["flash_split"] * (device.capability >= CLUSTERS)]
+    able = [alone, *["flash_split"] * device.has_clusters]
     able += ["split_tf32x3"] * (tensor_cores and problem.n > TF32_ROWS)
     best = {name: found for name in able if (found := best_tile(name, problem, device))}
     if not best:

@@ -95,12 +95,17 @@ MATRIX_TILES = {
 
 
 def decode_bytes(c: Mapping[str, int]) -> int:
-    """Dynamic shared memory of 23 in bytes.
+    """Dynamic shared memory of 23 in bytes, of 34 that of the parts besides.
 
     For each warp and stage K and V of 16 keys and an mbarrier, and a word of the block.
     """
     row = 2 * c["D"] + 16 if c["BULK"] else 128 * ceil_div(c["D"], 64)
     return c["WARPS"] * c["STAGES"] * (32 * row + 8) + 8
+
+
+def decode_cluster_bytes(c: Mapping[str, int]) -> int:
+    """Dynamic shared memory of 34 in bytes: that of 23, and a row of each of 16 parts' rows."""
+    return decode_bytes(c) + 64 * (c["D"] + 8)
 
 
 # Of 23: 128 KB or more on their way on a multiprocessor, where RESIDENT blocks fit.
@@ -110,6 +115,14 @@ DECODE_TILES = MatrixTiles(
     16,
     decode_bytes,
 )
+# Of 34, with clusters of 8 blocks: few and large ones, and those for short caches or many heads.
+DECODE_CLUSTER_TILES = MatrixTiles(
+    ("WARPS", "STAGES"), {128: ((8, 2), (4, 2)), 256: ((4, 2),)}, 16, decode_cluster_bytes
+)
+DECODE_CLUSTER = 8
+SHORT_KEYS = 512  # up to which 4 warps of 8 blocks have one tile
+CLUSTER_TURNS = {64: 4, 128: 2, 256: 8}  # tiles of its blocks up to which 34 pays, by head dim
+FAIR_TILES = 32  # of a block of 23, from which on fewer bytes on their way end together sooner
 DECODE_ROWS = 16  # queries a head of k and v up to which "auto" takes 23: rows of one product
 DECODE_KEYS = 256  # and keys from which on
 BULK_KEYS = 128  # columns past which copies of whole keys pay
@@ -117,7 +130,7 @@ BULK_KEYS = 128  # columns past which copies of whole keys pay
 
 def decode_tiles(d: int, device: Device) -> list[Constants]:
     """Constants of 23 for a head dim that fit a device, those that are fastest on an H200 first."""
-    bulk = {"BULK": int(device.capability >= (9, 0) and d > BULK_KEYS)}
+    bulk = {"BULK": int(device.has_clusters and d > BULK_KEYS)}
     tiles = [c | bulk for c in DECODE_TILES.of(d)]
     return [c for c in tiles if decode_bytes(c) <= device.shared_bytes]
 
@@ -128,7 +141,11 @@ def decode_config(problem: Problem, device: Device) -> Constants:
     fitting = (device.shared_bytes + 1024) // (decode_bytes(c) + 1024)
     resident = max(1, min(c["RESIDENT"], fitting))
     how = {"BFLOAT16": int(problem.dtype == "bfloat16"), "RESIDENT": resident}
-    return c | how | {"BLOCKS": resident * device.sm_count}
+    blocks, tiles = resident * device.sm_count, ceil_div(problem.m, 16 * c["WARPS"])
+    heads = decode_clusters(problem)
+    if c["WARPS"] == 8 and 4 * heads <= blocks and heads * tiles >= FAIR_TILES * blocks:
+        how["STAGES"] = 2
+    return c | how | {"BLOCKS": blocks}
 
 
 def decode_pays(problem: Problem, device: Device) -> bool:
@@ -137,6 +154,47 @@ def decode_pays(problem: Problem, device: Device) -> bool:
         return True
     few = problem.rows_a_head <= DECODE_ROWS and problem.m >= DECODE_KEYS and not problem.biased
     return few and bool(decode_tiles(problem.d, device))
+
+
+def decode_cluster_config(problem: Problem, device: Device) -> Constants:
+    """Constants of 34: the larger tile where all clusters with it run at once, of few blocks."""
+    how = {
+        "BFLOAT16": int(problem.dtype == "bfloat16"),
+        "BULK": int(device.has_clusters and problem.d > BULK_KEYS),
+        "CLUSTER": DECODE_CLUSTER if device.has_clusters else 1,
+    }
+    first, *others = (c | how for c in DECODE_CLUSTER_TILES.of(problem.d))
+    blocks = how["CLUSTER"] * decode_clusters(problem)
+    few = blocks <= _clustered(device) * max(1, _resident(first, device) - 1)
+    return others[0] if others and (problem.m <= SHORT_KEYS or not few) else first
+
+
+def decode_cluster_pays(problem: Problem, device: Device) -> bool:
+    """Whether "auto" takes 34: as 23, where clusters of all heads run at once and read little."""
+    if not (device.has_clusters and problem.d <= LARGEST_D and decode_pays(problem, device)):
+        return False
+    c = decode_cluster_config(problem, device)
+    blocks = c["CLUSTER"] * decode_clusters(problem)
+    turns = ceil_div(problem.m, 16 * c["WARPS"] * c["CLUSTER"])
+    most = next(turns for width, turns in CLUSTER_TURNS.items() if problem.d <= width)
+    most += 2 * (blocks >= device.sm_count)  # 23 would have no more multiprocessors
+    return turns <= most and blocks <= _clustered(device) * _resident(c, device)
+
+
+def decode_clusters(problem: Problem) -> int:
+    """Heads of k and v, times the tiles of 16 rows of queries that share one."""
+    heads = problem.bh // problem.heads * problem.kv_heads
+    return heads * ceil_div(problem.rows_a_head, 16)
+
+
+def _clustered(device: Device) -> int:
+    """Multiprocessors for clusters of 8 blocks: 15 of them fit on an H200's 132."""
+    return max(1, device.sm_count * 10 // 11)
+
+
+def _resident(c: Mapping[str, int], device: Device) -> int:
+    """Blocks of 34 on a multiprocessor, each with a KB of its own."""
+    return (device.shared_bytes + 1024) // (decode_cluster_bytes(c) + 1024)
 
 
 def matrix_candidates(entry: str, problem: Problem, device: Device) -> list[Constants]:

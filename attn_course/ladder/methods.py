@@ -58,6 +58,7 @@ METHODS: dict[str, tuple[int, ...]] = {
     "flash_split": (19,),
     "rows_split": (20,),
     "decode": (23,),
+    "decode_cluster": (34,),
     "split_tf32x3": (29,),
     "flash_fp16x3": (33,),
 }

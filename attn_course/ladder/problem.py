@@ -100,6 +100,11 @@ class Device:
     sm_count: int = 108
     shared_bytes: int = 163 * 1024
 
+    @property
+    def has_clusters(self) -> bool:
+        """Whether blocks can form clusters."""
+        return self.capability >= (9, 0)
+
 
 @dataclass(frozen=True)
 class Geometry:

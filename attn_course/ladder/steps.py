@@ -16,7 +16,15 @@ from kernelscope.errors import InputError, UnknownNameError
 from attn_course.reference.dtypes import HALVES, TOLERANCES
 
 from .headers import Header, chosen_constants, kernel_path, read_constants, read_header
-from .matrix_tiles import MATRIX_TILES, decode_bytes, decode_config, matrix_config, matrix_rows
+from .matrix_tiles import (
+    MATRIX_TILES,
+    decode_bytes,
+    decode_cluster_bytes,
+    decode_cluster_config,
+    decode_config,
+    matrix_config,
+    matrix_rows,
+)
 from .problem import LARGEST_D, MAX_GRID_YZ, ROW_KEYS, Device, Geometry, Problem, ceil_div, refuse
 from .tiles import flash_shared_bytes, joined_bytes, row_config, split_shared_bytes, tile_config
 from .warpgroup_tiles import (
@@ -318,6 +326,14 @@ def _decode(entry, problem, constants):
     return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1), decode_bytes(constants))
 
 
+def _decode_cluster(entry, problem, constants):
+    """A cluster a head of K and V, and for each 16 rows of it."""
+    _refuse_wide_heads(entry, problem, constants)
+    heads = problem.bh // problem.heads * problem.kv_heads
+    grid = (heads * constants["CLUSTER"], ceil_div(problem.rows_a_head, 16), 1)
+    return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1), decode_cluster_bytes(constants))
+
+
 def _decode_scratch(geometry, _):
     blocks = geometry.grid[0] * geometry.grid[1]
     parts = (blocks, 2, 16, geometry.constants["D"] + 8)
@@ -427,6 +443,17 @@ LADDER = (
         maps={"halves": HALVES_ROWS},
         flags=("-arch=sm_90a",),
         before=SPLIT_HALVES,
+    ),
+    _step(
+        34,
+        "34_decode_cluster",
+        FUSED,
+        "q k v lengths page_table out lse heads kv_heads n m d page head_stride key_stride scale"
+        " causal",
+        "out",
+        _decode_cluster,
+        tune=decode_cluster_config,
+        dtypes=HALVES,
     ),
 )
 

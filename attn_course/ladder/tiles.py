@@ -66,14 +66,20 @@ def flash_shared_bytes(c: Mapping[str, int]) -> int:
     """Dynamic shared memory of 11, 12 and 19 in bytes: tiles of Q, K and V, and P of every warp.
 
     The parts that KEY_WARPS warps have of the same rows take the place of K and V at the end; in
-    19 they have a place of their own, since other blocks of the CLUSTER send them.
+    19 they have a place of their own, as have those that other blocks of the CLUSTER send.
     """
     stride, rows = c["D"] + 4, 4 * c["ROWS"] * c["ROW_WARPS"]
     keys, warps = 8 * c["KEYS"], c["KEY_WARPS"]
     floats = (rows + 2 * keys * warps) * stride + rows * warps * (keys + 8)
     if "CLUSTER" in c:
-        floats += c["CLUSTER"] * warps * ceil_div(rows, c["CLUSTER"]) * stride
+        floats += _part_rows(c, rows) * stride
     return 4 * floats
+
+
+def _part_rows(c: Mapping[str, int], rows: int) -> int:
+    """Rows of the parts of 19 and 29: of the block's warps, and of other blocks' and its own."""
+    sent = c["CLUSTER"] * ceil_div(rows, c["CLUSTER"]) if c["CLUSTER"] > 1 else 0
+    return c["KEY_WARPS"] * rows + sent
 
 
 def split_shared_bytes(c: Mapping[str, int]) -> int:
@@ -128,7 +134,7 @@ def flash_candidates(problem: Problem, device: Device, clusters: bool = False) -
     table, names = (CLUSTER_TILES, ("CLUSTER", *_TILE)) if clusters else (FLASH_TILES, _TILE)
     tiles = table[next(limit for limit in table if width <= limit)]
     found = [{"D": width, **dict(zip(names, tile, strict=True))} for tile in tiles]
-    if clusters and device.capability < (9, 0):
+    if clusters and not device.has_clusters:
         found = [c | {"CLUSTER": 1} for c in found]
     return [
         c
@@ -186,7 +192,7 @@ def split_candidates(problem: Problem, device: Device) -> list[Constants]:
     """Constants of 20 that fit a device: the head dim over the warps of a cluster, tiles by ROWS
     and KEYS, no more keys than there are.
     """
-    cluster = 1 if device.capability < (9, 0) else 4 if problem.d <= 512 else 8
+    cluster = 1 if not device.has_clusters else 4 if problem.d <= 512 else 8
     slices = ceil_div(problem.d, 32 * cluster)
     cols = 1 if slices <= 8 else 2 if slices <= 16 else 4
     shape = {"CLUSTER": cluster, "COLS": cols, "WARPS": ceil_div(slices, cols)}
@@ -213,10 +219,10 @@ def _split_fits(c: Mapping[str, int], device: Device) -> bool:
 
 # -- kernel 29 -------------------------------------------------------------------------------------
 def joined_bytes(c: Mapping[str, int]) -> int:
-    """Dynamic shared memory of 29 in bytes: tiles of Q, K and V, the parts of rows it joins."""
+    """Dynamic shared memory of 29 in bytes: tiles of Q, K and V, parts of rows, an mbarrier."""
     rows, warps = 16 * c["ROW_WARPS"], c["KEY_WARPS"]
     tiles = (rows + 2 * c["BC"] * warps) * ceil_div(c["D"], 32) * 128
-    return tiles + 4 * c["CLUSTER"] * warps * ceil_div(rows, c["CLUSTER"]) * (c["D"] + 4)
+    return tiles + 4 * _part_rows(c, rows) * (c["D"] + 4) + 8
 
 
 def joined_candidates(problem: Problem, device: Device) -> list[Constants]:
@@ -229,7 +235,7 @@ def joined_candidates(problem: Problem, device: Device) -> list[Constants]:
         if (
             max(64, width // 4) <= threads
             and 48 + width // 2 + 2 * c["BC"] <= min(255, REGISTERS // threads)
-            and (c["CLUSTER"] == 1 or device.capability >= (9, 0))
+            and (c["CLUSTER"] == 1 or device.has_clusters)
             and c["BC"] * (c["CLUSTER"] * c["KEY_WARPS"] - 1) < problem.m + 7
             and joined_bytes(c) <= device.shared_bytes
             and _grid_holds(c, 16 * c["ROW_WARPS"], problem)
@@ -255,8 +261,9 @@ def joined_clocks(c: Mapping[str, int], problem: Problem, device: Device) -> flo
     rounds = ceil_div(cluster * problem.bh * ceil_div(problem.n, rows), usable)
     together = min(held, rounds)  # blocks at work on an SM
     work = max(ceil_div(threads * together, 128), 1.1) * (7.7 * products + 2.5 * others)
-    waits = 4200 + 22 * width + 325 * tiles + 770 * log2(cluster)
-    waits += 80 * cluster * c["KEY_WARPS"] * width / 64  # parts to join
+    waits = 4800 + 22 * width + 250 * tiles + 200 * log2(cluster)
+    parts = 60 * c["KEY_WARPS"] * c["ROW_WARPS"] + 150 * cluster * (cluster > 1)
+    waits += parts * width / 64  # those to join, of warps and of blocks
     waits += 2.8 * together * (2 * tile * tiles + rows) * width * 4 / 1024  # KB to copy
     return ceil_div(rounds, held) * (waits + tiles * work)
 
@@ -298,7 +305,7 @@ def tile_config(entry: str, problem: Problem, device: Device) -> Constants:
     if best := best_tile(entry, problem, device):
         c = dict(best[1])
         return _with_spans(c, problem.m) if entry.startswith("flash") else c
-    clusters = "clusters" if device.capability >= (9, 0) else "no clusters"
+    clusters = "clusters" if device.has_clusters else "no clusters"
     raise InputError(
         f"{entry}: {problem.n} queries of head dim {problem.d} fit no tile on {device.name}, which "
         f"has {device.shared_bytes // 1024} KB of shared memory a block, {clusters}, and room for "

@@ -1,7 +1,7 @@
 // Idea:          Warps or blocks with different keys of 16 rows have a part of the result each. As
 //                parts.cuh, of rows in fragments: shifts are powers of two, and one pass joins any
 //                number of parts.
-// Used by:       23_decode.cu
+// Used by:       23_decode.cu, 34_decode_cluster.cu
 // Explained in:  17_decoding
 #pragma once
 

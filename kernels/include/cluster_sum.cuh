@@ -4,7 +4,7 @@
 // Explained in:  15_clusters
 #pragma once
 
-#include "cluster.cuh"
+#include "inbox.cuh"
 #include "vector.cuh"
 
 // Sends each row's sum over the block's warps to the block that owns the row; row r is row r % own
@@ -12,6 +12,7 @@
 template <int warps, int rows, int own, int cols, int stride, int threads>
 __device__ __forceinline__ void send_sums(const float* parts,  // (warps, rows, stride), shared
                                           float* sums,  // (blocks, own, stride), in each block
+                                          const Inbox& inbox,  // counts those of other blocks
                                           int rank)     // of this block in the cluster
 {
     for (int i = threadIdx.x; i < rows * cols / 4; i += threads) {
@@ -23,7 +24,7 @@ __device__ __forceinline__ void send_sums(const float* parts,  // (warps, rows, 
             const float4 part = load4(parts + (w * rows + r) * stride + col);
             sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
         }
-        send4(address_in(sums + (rank * own + r % own) * stride + col, r / own), sum);
+        send4(inbox.in(r / own, rank, sums + (rank * own + r % own) * stride), col, sum);
     }
 }
 

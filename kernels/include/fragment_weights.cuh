@@ -1,7 +1,7 @@
 // Idea:          Scores in fragments become weights, and the output leaves fragments, with as many
 //                sums and maxima under way at once as the additions need to follow each other.
 // Used by:       18_flash_wgmma.cu, 23_decode.cu, 24_backward_mma.cu, 25_backward_wgmma.cu,
-//                33_flash_fp16x3.cu, include/key_rows.cuh
+//                33_flash_fp16x3.cu, 34_decode_cluster.cu, include/key_rows.cuh
 // Explained in:  16_hopper
 #pragma once
 

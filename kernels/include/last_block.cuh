@@ -11,9 +11,9 @@ __device__ __forceinline__ bool arrive_last(unsigned* counter, unsigned blocks,
 {
     __syncthreads();  // barrier: the block would be counted with half of its part written
     if (threadIdx.x == 0) {
-        __threadfence();  // writes of this block come before its count
-        *before = atomicInc(counter, blocks - 1);
-        __threadfence();  // reads of others' writes come after it
+        // Release: writes of this block come before its count; acquire: reads of others' after it.
+        asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                     : "=r"(*before) : "l"(counter), "r"(blocks - 1) : "memory");
     }
     __syncthreads();  // barrier: the count is not there yet
     return *before == blocks - 1;

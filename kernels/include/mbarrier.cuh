@@ -1,6 +1,6 @@
 // Idea:          A barrier in shared memory that counts arrivals of threads and bytes of copies;
 //                who waits names the phase by its parity, and need not be among those that arrive.
-// Used by:       include/ring.cuh
+// Used by:       include/inbox.cuh, include/ring.cuh
 // Explained in:  16_hopper
 #pragma once
 

@@ -1,6 +1,6 @@
 // Idea:          Warps or blocks that share rows take different keys; what each finds of a row (o,
 //                m and l) is a part. Parts are added up as tiles are: rescaled to one maximum.
-// Used by:       11_flash_fp32.cu, 12_flash_async.cu, 19_flash_split.cu, 29_split_tf32x3.cu
+// Used by:       11_flash_fp32.cu, 12_flash_async.cu, include/cluster_parts.cuh
 // Explained in:  09_flash_attention
 #pragma once
 

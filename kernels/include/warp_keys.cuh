@@ -1,6 +1,6 @@
 // Idea:          A warp copies and reads keys of its own, 16 at a time: no other warp waits for it.
 //                Of wide keys the copy engine takes a whole one for an instruction of a lane.
-// Used by:       23_decode.cu
+// Used by:       23_decode.cu, 34_decode_cluster.cu
 // Explained in:  17_decoding
 #pragma once
 

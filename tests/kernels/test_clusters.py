@@ -147,7 +147,9 @@ def test_a_key_that_is_no_number_spoils_the_rows_that_see_it(method):
 
 
 # -- each barrier is needed ----------------------------------------------------------------------
-WAITS = re.compile(r"^ +(__sync\w+|copies_arrived<\d>|cluster_wait)\(\);", re.MULTILINE)
+WAITS = re.compile(
+    r"^ +((?:__sync\w+|copies_arrived<\d>|cluster_wait)\(\)|\w*inbox\.wait\([^;]*\));", re.MULTILINE
+)
 # Not for the Sanitizer to see: whether a block has started, and whether it leaves too early.
 UNSEEN = (
     "// barrier: the other blocks' shared memory may not exist yet",
@@ -156,7 +158,7 @@ UNSEEN = (
 # Parts of more rows than K has keys, so that they reach into V.
 TALL = {"D": 32, "ROWS": 4, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 2}
 NEEDED_BY = {
-    "rows_split": ({"CLUSTER": 2, "COLS": 1, "WARPS": 2, "ROWS": 2, "KEYS": 1}, (1, 1, 5, 126), 18),
+    "rows_split": ({"CLUSTER": 2, "COLS": 1, "WARPS": 2, "ROWS": 2, "KEYS": 4}, (1, 1, 5, 126), 70),
     "flash_split": (smallest("flash_split", 2, D=32), (1, 1, 5, 31), 70),
     "split_tf32x3": (smallest("split_tf32x3", 2, D=32), (1, 1, 5, 32), 70),
     "flash_async": (TALL, (1, 1, 9, 31), 40),
@@ -180,7 +182,7 @@ def with_a_switch(source):
     """Return (source, texts): each barrier of a kernel is passed over when `skipped` is its number.
 
     One compilation serves all the barriers; the texts say where each of them is. In the place of a
-    cluster's barrier stays one of the block, which must not be enough.
+    wait for an inbox stays a barrier of the block, which must not be enough.
     """
     body = source.index('extern "C"')
     parts, end, texts = [source[:body], "__device__ int skipped = -1;\n"], body, []
@@ -188,8 +190,8 @@ def with_a_switch(source):
         if any(words in source[found.end() : found.end() + 80] for words in UNSEEN):
             continue
         start, instead = found.start(), ""
-        if "cluster_wait" in found[0]:  # and its arrival, just before
-            start, instead = source.rindex("cluster_arrive();", body, start), "__syncthreads();"
+        if "inbox" in found[0]:
+            instead = "__syncthreads();"
         text = source[start : found.end()]
         parts += [source[end:start], f"if (skipped != {len(texts)}) {{ {text} }}"]
         parts += [f" else {{ {instead} }}"]

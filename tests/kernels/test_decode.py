@@ -1,7 +1,8 @@
-"""Kernel 23: few queries on a cache. Ragged lengths, pages, grouped heads, and what it refuses."""
+"""Kernels 23 and 34: few queries on a cache. Ragged lengths, pages, grouped heads, refusals."""
 
 import shutil
 import subprocess
+from dataclasses import replace
 from importlib import metadata
 
 import ml_dtypes
@@ -10,13 +11,21 @@ import pytest
 from kernelscope.compile import with_headers
 
 from attn_course import Counters, RawModule, Sanitizer, attention, observe, reference
+from attn_course.ladder.call import call_steps
 from attn_course.ladder.choose import choose
 from attn_course.ladder.headers import kernel_path
-from attn_course.ladder.matrix_tiles import DECODE_TILES, decode_bytes, decode_config
+from attn_course.ladder.matrix_tiles import (
+    DECODE_TILES,
+    decode_bytes,
+    decode_cluster_bytes,
+    decode_cluster_config,
+    decode_config,
+)
+from attn_course.ladder.methods import problem_of
 from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.steps import step
 from attn_devtools.agreement import assert_agrees
-from attn_devtools.shares import in_turns
+from attn_devtools.shares import crossed, in_turns
 
 pytestmark = pytest.mark.system
 
@@ -25,6 +34,7 @@ RELATIVE = {BFLOAT16: 4e-3, HALF: 6e-4}
 H200 = Device("NVIDIA H200", (9, 0), 132, 227 * 1024)
 A100 = Device("A100", (8, 0), 108, 163 * 1024)
 LENGTHS = (0, 1, 15, 16, 17, 1000)
+METHODS = ("decode", "decode_cluster")
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +81,8 @@ def paged(array, page, seed=0):
     return pages, table.reshape(batch, count).astype(np.int32)
 
 
-def check(q, k, v, lengths, *, page=0, kv_layout="HND", options=(), **how):
-    """Run 23 on a cache that is NaN where no key is; out starts as NaN."""
+def check(q, k, v, lengths, method="decode", *, page=0, kv_layout="HND", options=(), **how):
+    """Run a method on a cache that is NaN where no key is; out starts as NaN."""
     wanted, wanted_lse = expected(q, k, v, lengths, **how)
     k, v = (poisoned_past(array, lengths) for array in (k, v))
     if page:
@@ -82,7 +92,7 @@ def check(q, k, v, lengths, *, page=0, kv_layout="HND", options=(), **how):
         k, v = (np.ascontiguousarray(array.swapaxes(1, 2)) for array in (k, v))
     out = np.full(q.shape, np.nan, q.dtype)
     how |= {"lengths": np.array(lengths, np.int32), "kv_layout": kv_layout, "options": options}
-    _, lse = attention(q, k, v, "decode", out=out, return_lse=True, **how)
+    _, lse = attention(q, k, v, method, out=out, return_lse=True, **how)
     np.testing.assert_array_equal(np.isneginf(lse), np.isneginf(wanted_lse))
     seen = np.isfinite(wanted_lse)
     assert_agrees(lse[seen], wanted_lse[seen], relative=2e-6, name="lse")
@@ -102,14 +112,13 @@ RAGGED = [
 
 
 @pytest.mark.turns(13)
-@pytest.mark.parametrize(
-    ("dtype", "heads", "kv_heads", "n", "d", "how"), in_turns(RAGGED, 3), ids=str
-)
-def test_ragged_lengths(dtype, heads, kv_heads, n, d, how):
+@pytest.mark.parametrize(("method", "case"), in_turns(crossed(METHODS, RAGGED), 6), ids=str)
+def test_ragged_lengths(method, case):
     """32 rows are two blocks' of 16; 30 columns are copied element by element."""
+    dtype, heads, kv_heads, n, d, how = case
     page = how.get("page", 16)
     m = -(-max(LENGTHS) // page) * page
-    check(*inputs(dtype, len(LENGTHS), heads, kv_heads, n, m, d), LENGTHS, **how)
+    check(*inputs(dtype, len(LENGTHS), heads, kv_heads, n, m, d), LENGTHS, method, **how)
 
 
 @pytest.mark.turns(17)
@@ -118,6 +127,15 @@ def test_any_number_of_blocks(blocks):
     """A block has pieces of many heads, or a head hundreds of keys in many blocks."""
     chosen = (f"-DBLOCKS={blocks}",)
     check(*inputs(BFLOAT16, 3, 4, 2, 1, 700, 32), (700, 3, 450), options=chosen)
+
+
+@pytest.mark.turns(17)
+@pytest.mark.parametrize("cluster", in_turns([1, 2, 4, 8], 2))
+def test_any_cluster(cluster):
+    """Of 10 rows some blocks finish more than others, or none; 3 keys are one block's."""
+    chosen = (f"-DCLUSTER={cluster}",)
+    cache = inputs(BFLOAT16, 3, 10, 2, 2, 300, 32)
+    check(*cache, (300, 3, 150), "decode_cluster", options=chosen, causal=True)
 
 
 @pytest.mark.turns(7)
@@ -135,27 +153,30 @@ def test_without_lengths_and_with_queries_before_the_first_key():
     check(q, k, v, (2, 33), causal=True)
 
 
-@pytest.mark.parametrize("scale", [-0.4, 0.0, 3.0])
-def test_other_scales(scale):
-    check(*inputs(BFLOAT16, 1, 4, 2, 1, 300, 64), (290,), scale=scale)
+@pytest.mark.parametrize(("method", "scale"), in_turns(crossed(METHODS, [-0.4, 0.0, 3.0]), 3))
+def test_other_scales(method, scale):
+    check(*inputs(BFLOAT16, 1, 4, 2, 1, 300, 64), (290,), method, scale=scale)
 
 
 @pytest.mark.turns(17)
-@pytest.mark.parametrize("blocks", in_turns([1, 3], 2))
-def test_huge_logits_that_rise_and_fall(blocks):
+@pytest.mark.parametrize(
+    ("method", "option"),
+    in_turns([("decode", "-DBLOCKS=1"), ("decode", "-DBLOCKS=3"), ("decode_cluster", "")], 3),
+)
+def test_huge_logits_that_rise_and_fall(method, option):
     """Later parts have larger shifts than earlier ones, and the reverse."""
     for order in (1, -1):
         q, k, v = inputs(HALF, 1, 2, 2, 1, 400, 64)
         q[..., 0], k[..., 0] = 50.0, np.arange(400)[::order] // 64 * 40.0
-        check(q, k, v, (400,), options=(f"-DBLOCKS={blocks}",))
+        check(q, k, v, (400,), method, options=(option,) if option else ())
 
 
-@pytest.mark.parametrize("shift", [1, 4])
-def test_unaligned_caches(shift):
+@pytest.mark.parametrize(("method", "shift"), in_turns(crossed(METHODS, [1, 4]), 2))
+def test_unaligned_caches(method, shift):
     q, k, v = inputs(BFLOAT16, 1, 2, 1, 1, 50, 64)
     block = np.zeros(k.size + shift, k.dtype)
     block[shift:] = k.ravel()
-    out = attention(q, block[shift:].reshape(k.shape), v, "decode")
+    out = attention(q, block[shift:].reshape(k.shape), v, method)
     assert_agrees(out, expected(q, k, v, (50,))[0], relative=4e-3, name="out")
 
 
@@ -173,14 +194,39 @@ def test_calls_again_and_plans_leave_the_counters_at_zero():
 
 @pytest.mark.turns(17)
 @pytest.mark.parametrize(
-    ("shape", "lengths", "page"),
-    in_turns([((2, 4, 2, 2, 240, 64), (230, 37), 48), ((1, 2, 2, 1, 150, 20), (150,), 0)], 2),
+    ("method", "case"),
+    in_turns(
+        crossed(
+            (("decode", "-DBLOCKS=3"), ("decode_cluster", "-DCLUSTER=4")),
+            (((2, 4, 2, 2, 240, 64), (230, 37), 48), ((1, 2, 2, 1, 150, 20), (150,), 0)),
+        ),
+        4,
+    ),
     ids=str,
 )
-def test_memory_is_used_soundly(shape, lengths, page):
+def test_memory_is_used_soundly(method, case):
+    (method, option), (shape, lengths, page) = method, case
+    how = {"page": page, "options": (option,), "causal": True}
     with observe(Sanitizer()) as report:
-        check(*inputs(BFLOAT16, *shape), lengths, page=page, options=("-DBLOCKS=3",), causal=True)
+        check(*inputs(BFLOAT16, *shape), lengths, method, **how)
     assert report.findings == []
+
+
+@pytest.mark.turns(11)
+@pytest.mark.parametrize(
+    "line", in_turns(["cluster_wait();   //", "__syncthreads();  //", "inbox.wait(0);"], 3)
+)
+def test_every_barrier_of_a_cluster_is_needed(line):
+    text = kernel_path("34_decode_cluster").read_text()
+    assert text.count(line) == 1
+    one = replace(step("decode_cluster"), text=text.replace(line, "// " + line))
+    q, k, v = inputs(BFLOAT16, 1, 4, 1, 1, 200, 64)
+    arrays = {"q": q, "k": k, "v": v, "out": np.full(q.shape, np.nan, q.dtype)}
+    how = {"problem": problem_of(q, k), "options": ("-DCLUSTER=2",)}
+    call = call_steps((one,), arrays, 0.1, **how)
+    with observe(Sanitizer()) as report:
+        call.run()
+    assert report.findings
 
 
 @pytest.mark.turns(11)
@@ -213,15 +259,65 @@ def test_counts(d):
     assert products[0] == products[1] == 2 * 256 // 16 * (2 * d // 16 + 2 * d // 16)
 
 
+@pytest.mark.turns(11)
+def test_counts_of_a_cluster():
+    """A byte of the cache is read once; parts travel in shared memory, and nothing is counted."""
+    q, k, v = inputs(BFLOAT16, 1, 4, 1, 1, 256, 64)
+    with observe(Counters()) as seen:
+        attention(q, k, v, "decode_cluster", options=("-DCLUSTER=4",))
+    of_cache = k.nbytes + v.nbytes
+    assert of_cache < seen.totals["unique_global_bytes_read"] <= of_cache + q.nbytes
+    assert seen.totals["unique_global_bytes_written"] == q.nbytes
+    assert seen.totals["global_atomic_requests"] == 0
+    assert seen.totals["shared_load_conflicts"] == seen.totals["shared_store_conflicts"] == 0
+
+
 # -- what is chosen, and what is refused -----------------------------------------------------------
 def test_auto_takes_it_for_few_queries_and_for_caches():
-    few = Problem(64, 1, 4096, 128, 32, 8, dtype="bfloat16")
+    few = Problem(64, 1, 8192, 128, 32, 8, dtype="bfloat16")
     for device in (H200, A100):
         method, reason = choose(few, device)
-        assert method == "decode" and "4096 keys" in reason and device.name in reason
+        assert method == "decode" and "8192 keys" in reason and device.name in reason
         for other in ({"n": 64}, {"m": 16}, {"biased": True}):
             assert choose(Problem(**{**few.__dict__, **other}), device)[0] != "decode"
-    assert choose(Problem(2, 64, 64, 64, dtype="float16", page=16), H200)[0] == "decode"
+    assert choose(Problem(64, 64, 64, 64, dtype="float16", page=16), H200)[0] == "decode"
+
+
+def test_auto_takes_a_cluster_a_head_for_few_heads_and_short_caches():
+    """Two tiles of each block, or four; what else is needed is whatever decode needs."""
+    short = Problem(32, 1, 2048, 128, 32, 8, dtype="bfloat16")
+    paged_cache = replace(short, page=16, ragged=True)
+    many = {"bh": 128, "heads": 128, "kv_heads": 32}  # clusters of 4 warps, 256 blocks
+    for problem in (short, paged_cache, replace(short, **many)):
+        assert choose(problem, H200)[0] == "decode_cluster"
+        assert choose(problem, A100)[0] == "decode"
+    tiles = [decode_cluster_config(one, H200) for one in (short, replace(short, m=512))]
+    assert [c["WARPS"] for c in tiles] == [8, 4] and tiles[0]["CLUSTER"] == 8
+    for other in ({"m": 2049}, {"bh": 64, "heads": 64, "kv_heads": 16}, many | {"m": 2049}):
+        assert choose(replace(short, **other), H200)[0] == "decode"
+    assert choose(replace(paged_cache, n=200), H200)[0] == "decode"
+    assert choose(replace(short, m=100), H200)[0] != "decode_cluster"
+
+
+def test_few_heads_of_many_keys_have_less_on_its_way():
+    """132 blocks: 33 heads are few, and 32 tiles of each block many."""
+    long = Problem(4, 1, 131072, 128, 4, 4, dtype="bfloat16")
+    for other, stages in (
+        ({}, 3),
+        ({"m": 140_000}, 2),
+        ({"bh": 34, "heads": 34, "kv_heads": 34}, 3),
+    ):
+        assert decode_config(replace(long, **other), H200)["STAGES"] == stages
+
+
+@pytest.mark.parametrize("d", [16, 64, 80, 128, 200, 256])
+@pytest.mark.parametrize("device", [H200, A100])
+def test_a_cluster_fits_a_device(d, device):
+    problem = Problem(64, 5, 700, d, 8, 2, dtype="float16")
+    launch = step("decode_cluster").launch(problem, (), device)
+    assert launch.shared_bytes == decode_cluster_bytes(launch.constants) <= device.shared_bytes
+    assert launch.constants["CLUSTER"] == (8 if device is H200 else 1)
+    assert launch.grid == (16 * launch.constants["CLUSTER"], 2, 1)
 
 
 @pytest.mark.parametrize("d", [16, 64, 80, 128, 200, 256])

@@ -191,6 +191,15 @@ ATTENTION_SUITES = {
             ),
         ),
         AttentionSuite(
+            "ragged_fp32",
+            "float32 windows of Swin, cross attention's 77 tokens, extents that no tile divides",
+            (
+                SuiteRow((64, 3, 49, 32), note="Swin window"),
+                SuiteRow((16, 4, 77, 80)),
+                SuiteRow((3, 5, 333, 96)),
+            ),
+        ),
+        AttentionSuite(
             "long_fp32",
             "long float32 sequences, where arithmetic counts",
             (
@@ -242,10 +251,12 @@ ATTENTION_SUITES = {
                 SuiteRow((32, 32, 1, 128), kv_heads=8, keys=4096),
                 SuiteRow((64, 32, 1, 64), kv_heads=8, keys=2048),
                 SuiteRow((1, 32, 1, 128), kv_heads=8, keys=1024),
+                SuiteRow((1, 32, 1, 128), kv_heads=8, keys=2048),
+                SuiteRow((4, 32, 1, 128), kv_heads=8, keys=1024),
                 SuiteRow((8, 32, 4, 128), kv_heads=8, keys=8192),
             ),
             dtype="bfloat16",
-            names=("decode", *_FAST_BF16),
+            names=("decode", "decode_cluster", *_FAST_BF16),
             row_seconds=1.0,
         ),
         AttentionSuite(

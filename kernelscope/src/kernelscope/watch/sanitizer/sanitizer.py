@@ -150,6 +150,7 @@ class Sanitizer(Observer):
         functions = launch.source.module.functions.values()
         opcodes = {one.opcode for function in functions for one in function.body}
         self._has_fences = any(map(is_fence, opcodes))
+        self._in_clusters = any(one.startswith("barrier.cluster.") for one in opcodes)
         self._may_miss = Exits.concern(functions)
         self._flow = flow_of(launch.source) if has_asynchronous(opcodes) else None
         self.found.source_lines, self.found.source = launch.source_lines, launch.source
@@ -169,6 +170,8 @@ class Sanitizer(Observer):
             self._global.handshakes = self._handshakes
         state = _ChunkState(machine, self._naming, self._lines, self._plan)
         state.shared.handshakes = self._handshakes
+        if self._in_clusters:
+            state.order.at_cluster()
         self._chunks[machine] = state
         if self._flow is not None:
             if self._copies is None:
@@ -268,7 +271,7 @@ class Sanitizer(Observer):
             return
         if what == "follow":
             state.shared.copies.follow(lanes, keys, self._tick())
-        state.order.arrive_at_phase(lanes, keys, self._tick())
+        state.order.arrive_at_phase(lanes, keys, self._tick(), what == "relaxed")
 
     def _learn(self, instruction) -> tuple[object, InstructionTraits, str, bool]:
         """What an instruction is, its place in a header that the kernel includes, or "", and
@@ -417,8 +420,8 @@ class Sanitizer(Observer):
         order.publications.fence(event.lanes, time)
         if traits.fence:
             self._global.publications.fence(event.lanes + order.first_lane, time)
-            if event.machine.clustered:
-                order.at_cluster().fence(event.lanes, time)
+            if not event.instruction.opcode.startswith("fence.acquire."):
+                order.fence(event.lanes, time)
 
     def _wait_for_copies(self, event: InstructionEvent) -> None:
         newer = None  # wait_all

@@ -37,7 +37,8 @@ class InstructionTraits:
     warp_barrier: bool  # __syncwarp()
     arrive: bool
     copy: str  # cp.async: "issue", "commit" or "wait"; st.async and red.async: "post"
-    phase: str  # of an mbarrier: "arrive" (its bytes, too), "wait" or, after copies, "follow"
+    phase: str  # of an mbarrier: "arrive" (its bytes, too), "relaxed" (an arrival that publishes
+    # nothing by itself), "wait" or, after copies, "follow"
 
     @cached_property
     def plain(self) -> bool:
@@ -119,5 +120,6 @@ def _use_of_phase(parts: list[str]) -> str:
         return "arrive"
     if parts[0] != "mbarrier":
         return ""
-    known = {"arrive": "arrive", "arrive_drop": "arrive", "test_wait": "wait", "try_wait": "wait"}
+    arrival = "relaxed" if "relaxed" in parts else "arrive"
+    known = {"arrive": arrival, "arrive_drop": arrival, "test_wait": "wait", "try_wait": "wait"}
     return known.get(parts[1], "")

@@ -216,6 +216,7 @@ class Phases:
     def begin(self, access: Access, line: int, time: int) -> None:
         """mbarrier.init of some lanes."""
         lanes, places = self.keys(access, access.valid)
+        self.order.begin_mbarriers(time)
         for lane, place in zip(lanes.tolist(), places.tolist(), strict=True):
             key = divmod(place, self.stride)
             known = self.known.get(key)
@@ -282,6 +283,7 @@ class Phases:
         began, one = np.array([found.time]), np.array([found.lane])
         fence, lane = self.started.first_after(began, one), np.array([operation.lane])
         ordered = found.lane == operation.lane or self.order.settles(fence, one, lane)[0]
+        ordered = ordered or self.order.orders_init(began, one, lane)[0]
         if fence[0] and ordered:
             return
         where = self.naming.element("shared", operation.told.mbarrier[1], 8)

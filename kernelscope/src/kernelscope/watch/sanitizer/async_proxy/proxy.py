@@ -120,6 +120,7 @@ class AsyncProxy:
     def fence(self, event: InstructionEvent, opcode: str, time: int) -> None:
         self.phases.started.note(event.lanes, time)
         if "mbarrier_init" in opcode:
+            self.order.fence_inits(event.lanes, time)
             return
         spaces = opcode.partition("async")[2]
         if "global" not in spaces:
@@ -150,6 +151,7 @@ class AsyncProxy:
         """An access of threads, before the shadow learns of it."""
         if opcode.startswith("mbarrier.init") and access.space == "shared":
             self.phases.begin(access, context.line, context.time)
+            self.tiles.shared.begin_mbarriers(access, context)
         if opcode.startswith(("mbarrier.", "cp.async.mbarrier")):
             return
         if access.space == "shared":

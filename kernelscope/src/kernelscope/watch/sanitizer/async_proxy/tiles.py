@@ -211,8 +211,11 @@ class TileRules(TileReports):
         return True
 
     def done_with(self, prior: AsyncWork, kind: str, lane: int) -> bool:
-        """The same of the operation's use of the tile."""
-        if kind != STORE:
+        """The same of the operation's use of the tile.
+
+        kind: STORE for a source. One that an mbarrier counts at the other end is read when it ends.
+        """
+        if kind != STORE or prior.kind == COPY:
             return self.over(prior, lane)
         return comes_after(prior.read, lane, self.order, False)
 

@@ -34,7 +34,7 @@ class ChunkOrder:
         self.met = WarpMeetings(lanes, history=False)
         self.phases: MbarrierPhases | None = None  # from the first arrival at an mbarrier on
         self.causes: MbarrierPhases | None = None  # the same, and bulk copies: for `causes_order`
-        self.clusters: ClusterBarriers | None = None  # from the first arrival at one on
+        self.clusters: ClusterBarriers | None = None  # where threads come to some
         self.cluster_of_block = machine.cluster_of_block
         self.publications = LanePublications()
 
@@ -89,14 +89,26 @@ class ChunkOrder:
         """Those that there are, of memory and of causes."""
         return [one for one in (self.phases, self.causes) if one is not None]
 
-    def arrive_at_phase(self, lanes: np.ndarray, keys: np.ndarray, time: int) -> None:
+    def arrive_at_phase(
+        self, lanes: np.ndarray, keys: np.ndarray, time: int, relaxed: bool = False
+    ) -> None:
         """mbarrier.arrive: what the lanes did before comes before who waits for the phase.
 
-        keys: (n,) int64, a number of each lane's mbarrier and phase.
+        keys: (n,) int64, a number of each lane's mbarrier and phase; relaxed: only what they did
+        before their last fences.
         """
         self._begin_phases()
-        for one in self.of_phases():
-            one.arrive(lanes, keys, self._passed_by(lanes), time)
+        passed = self._passed_by(lanes)
+        self.causes.arrive(lanes, keys, passed, time)
+        if not relaxed:
+            self.phases.arrive(lanes, keys, passed, time)
+            return
+        fences = self.publications.members.fences
+        fenced = np.array([fences.get(warp, 0) for warp in (lanes >> 5).tolist()], np.int64)
+        for last in np.unique(fenced).tolist():
+            mine = fenced == last
+            known = np.where(passed[mine] <= last, passed[mine], 0)
+            self.phases.arrive(lanes[mine], keys[mine], known, last)
 
     def copy_starts(self, lane: int, key: int, time: int) -> None:
         """A bulk copy of this lane counts its bytes in a phase, which ends after its start.
@@ -147,7 +159,7 @@ class ChunkOrder:
             self.passed = np.full(self.lanes, self.passed_by_all, np.int64)
 
     def at_cluster(self) -> ClusterBarriers:
-        """The barriers of clusters, made when the first thread comes to one."""
+        """The barriers of clusters, made where a program has some."""
         if self.clusters is None:
             cluster = np.repeat(self.cluster_of_block, self.per_block)
             self.clusters = ClusterBarriers(self.lanes, cluster, self.per_block)
@@ -158,6 +170,21 @@ class ChunkOrder:
         passed = self._passed_by(lanes)
         self.at_cluster().arrive(lanes, phase, passed, time)
 
+    def fence(self, lanes: np.ndarray, time: int) -> None:
+        """A fence of more than the block, by some lanes."""
+        if self.clusters is not None:
+            self.clusters.released[lanes] = time
+
+    def fence_inits(self, lanes: np.ndarray, time: int) -> None:
+        """fence.mbarrier_init: it orders what mbarrier.init of these lanes did, and no more."""
+        if self.clusters is not None:
+            self.clusters.fenced[lanes] = time
+
+    def begin_mbarriers(self, time: int) -> None:
+        """mbarrier.init, by any lanes."""
+        if self.clusters is not None:
+            self.clusters.inits.append(time)
+
     def cluster_orders(self, time, earlier, later) -> np.ndarray:
         """(n,) bool; lanes counted through the chunk. Those outside of it are not ordered."""
         if self.clusters is None:
@@ -165,6 +192,12 @@ class ChunkOrder:
         here = (earlier >= 0) & (earlier < self.lanes)
         known = np.where(here, earlier, 0)
         return here & self.clusters.orders(time, known, later)
+
+    def orders_init(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool: did fence.mbarrier_init and a barrier of the cluster come between?"""
+        if self.clusters is None:
+            return np.zeros(time.size, bool)
+        return self.clusters.orders_init(time, earlier, later)
 
     def _tell_apart(self) -> None:
         """From now on barriers order some warps of a block and not others."""
@@ -228,8 +261,13 @@ class ClusterBarriers:
         self.passed = np.zeros((self._KEPT, lanes // per_block), np.int64)  # by phase and block
         self.arrived = np.zeros((self._KEPT, lanes), np.int64)  # when, by phase
         self.arrivals = np.zeros(lanes, np.int64)  # how many
-        self.released = np.ones(lanes, np.int64)  # what each did before it is ordered by arrivals
+        # A relaxed arrival orders what its lane did before its last fence, and the mbarrier.inits
+        # before its last fence.mbarrier_init.
+        self.released = np.ones(lanes, np.int64)
+        self.fenced = np.zeros(lanes, np.int64)
         self.phase = np.zeros(lanes, np.int64)  # the last one waited for
+        self.inits: list[int] = []  # times of mbarrier.init
+        self.told = np.zeros((self._KEPT, lanes), np.int64)  # `fenced`, by phase
 
     def arrive(
         self, lanes: np.ndarray, phase: np.ndarray, passed: np.ndarray, time: int | None
@@ -246,10 +284,7 @@ class ClusterBarriers:
         np.maximum.at(self.passed, (phase[lanes] % self._KEPT, lanes // self.per_block), passed)
         self.released[lanes] = released
         self.arrived[phase[lanes] % self._KEPT, lanes] = released
-
-    def fence(self, lanes: np.ndarray, time: int) -> None:
-        """A relaxed arrival of these lanes orders what they did before their fence."""
-        self.released[lanes] = time
+        self.told[phase[lanes] % self._KEPT, lanes] = self.fenced[lanes]
 
     def wait(self, lanes: np.ndarray, phase: np.ndarray) -> None:
         self.phase[lanes] = phase[lanes]
@@ -260,4 +295,13 @@ class ClusterBarriers:
         before = self.arrived[phase % self._KEPT, earlier]
         by_block = self.passed[self.phase[later] % self._KEPT, earlier // self.per_block]
         known = (time < before) | (time < by_block) & (self.phase[later] > 0)
-        return (self.cluster[earlier] == self.cluster[later]) & known
+        known &= self.cluster[earlier] == self.cluster[later]
+        return known | self.orders_init(time, earlier, later)
+
+    def orders_init(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool: was it an mbarrier.init, its fence behind it, and then a barrier of theirs?"""
+        phase = np.minimum(self.phase[later], self.arrivals[earlier])
+        known = time < self.told[phase % self._KEPT, earlier]
+        if not known.any():
+            return known
+        return known & np.isin(time, self.inits) & (self.cluster[earlier] == self.cluster[later])

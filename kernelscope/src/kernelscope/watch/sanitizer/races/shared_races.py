@@ -10,7 +10,7 @@ from ..findings import Naming
 from .context import Context, LaneStamps
 from .copies_under_way import CP_ASYNC, RED_ASYNC, CopiesUnderWay
 from .meetings import phase_key
-from .shadow import FIRST, HOST, NEVER, Shadow, lane_of, time_of
+from .shadow import FIRST, HOST, NEVER, STRONG, Shadow, Touch, lane_of, time_of
 from .shared_state import SharedState
 
 
@@ -89,6 +89,21 @@ class SharedRaces(SharedState):
         flat = self.flat(access.address[kept].view(np.int64), lanes, context)
         told = context.line, name, phase_key(*use.place, use.parity), context.time
         self.copies.post(flat, access.size, lanes.lane, lanes.bits, *told)
+        block, address = use.place  # and of its mbarrier
+        how = {"lanes": lanes.lane, "kind": "atomic", "size": 8, "valid": None}
+        word = replace(access, address=address.astype(access.address.dtype), block=block, **how)
+        super().access(word, replace(context, lanes=lanes, strong=True))
+
+    def begin_mbarriers(self, access: Access, context: Context) -> None:
+        """mbarrier.init: what later uses of the words have to come after, whoever used them."""
+        self.shadow.mark("init", self.touch(access, context)[0])
+
+    def writers(self, touch: Touch) -> np.ndarray:
+        writer = super().writers(touch)
+        if not touch.strong or "init" not in self.shadow.marks:
+            return writer
+        init = self.shadow.marked("init", touch.unit)
+        return np.where((init != 0) & (writer & STRONG != 0), init, writer)
 
     def finish(self) -> None:
         """The chunk has ended: what st.async and red.async store, and nobody has waited for."""

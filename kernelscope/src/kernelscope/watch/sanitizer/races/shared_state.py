@@ -56,7 +56,7 @@ class SharedState(RaceReports):
         if access.kind == "store":
             self.write(touch, access, context, keep)
             return
-        writer = self.shadow.writer[touch.unit]
+        writer = self.writers(touch)
         self.check_initialised(writer, touch, access, context)
         if access.kind == "atomic":
             self.update(touch, writer, access, context)
@@ -72,6 +72,10 @@ class SharedState(RaceReports):
             self.shadow.note_read(touch)
         else:  # what they read does not depend on the order of the writes
             self.shadow.note_read(touch.part(~agreed))
+
+    def writers(self, touch: Touch) -> np.ndarray:
+        """(n,) stamps of who wrote what is read or updated."""
+        return self.shadow.writer[touch.unit]
 
     def update(self, touch: Touch, writer, access: Access, context: Context) -> None:
         """An atomic operation."""
@@ -251,7 +255,8 @@ class SharedState(RaceReports):
             return places
         ordered, met, unfenced = self.relation(prior[places], touch.lane[places], context)
         wrong = ~(ordered | met | unfenced)
-        if hazard == "WAW" and (context.traits.volatile or not touch.strong):
+        later = context.traits.copy  # cp.async and st.async have not stored their values yet
+        if hazard == "WAW" and not later and (context.traits.volatile or not touch.strong):
             shadow, unit = self.shadow, touch.unit[places]
             same = shadow.values(shadow.before)[unit] == shadow.now(unit)
             if np.count_nonzero(prior[places] & STRONG):  # beside an atomic no value is right
