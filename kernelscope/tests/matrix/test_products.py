@@ -66,6 +66,14 @@ def test_random_numbers_are_near_the_float64_product(kind, digits):
     assert np.abs(multiplied(number, a, b, c) - expected).max() < bound + 2.0**-23 * 16
 
 
+def test_a_product_of_doubles_takes_many_warps_at_once():
+    """More sums than the engine multiplies and adds at a time, with signs and exact results."""
+    number = next(i for i, one in enumerate(OPCODES) if "m8n8k4" in one and "f64" in one)
+    rng, warps = np.random.default_rng(8), 130
+    a, b, c = (rng.integers(-99, 99, (warps, *shape)) for shape in ((8, 4), (4, 8), (8, 8)))
+    np.testing.assert_array_equal(multiplied(number, a, b, c), a @ b + c)
+
+
 def test_tf32_ignores_the_low_bits_of_its_operands():
     number = OPCODES.index("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
     a = np.full((1, 16, 8), 1 + 2.0**-11 + 2.0**-12, np.float32)

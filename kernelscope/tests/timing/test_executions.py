@@ -118,6 +118,62 @@ def test_arithmetic_joins_a_loop_without_products():
     assert found == pytest.approx([100, 700, 100], rel=0.02)
 
 
+def steps_of_a_loop(times, count=8, line=5, head=3):
+    """A loop of the PTX whose block `head` runs `times` times, with `count` instructions."""
+    return [
+        PtxCounts(Instruction("xor.b32", ()), line, times, Counter(), False, head, head)
+        for _ in range(count)
+    ]
+
+
+def test_a_loop_runs_as_often_as_the_ptx_loop_of_its_lines():
+    """ptxas made 5 instructions of 8; a step is a step."""
+    body = [("LOP3", 5)] * 5 + [("BRA", 5)]
+    segments = segment([("S2R", 1)], [1]), segment(body, [2, 1]), segment([("EXIT", 9)], [])
+    found, _ = executions(segments, steps_of_a_loop(700), warps=100)
+    assert found == pytest.approx([100, 700, 100], rel=0.02)
+    other_lines, _ = executions(segments, steps_of_a_loop(700, line=6), warps=100)
+    assert other_lines == pytest.approx([100, 100, 100], abs=4)
+
+
+@pytest.mark.parametrize(("rest", "runs"), [(7, 0), (2, 0)])
+def test_a_repeated_body_takes_several_steps(rest, runs):
+    """Four at a time, by a loop of one step or of less work beside it for the rest."""
+    segments = (
+        segment([("S2R", 1)], [1]),
+        segment([("LOP3", 5)] * 26 + [("BRA", 5)], [2, 1]),
+        segment([("ISETP", 9)], [3, 4]),
+        segment([("LOP3", 5)] * rest + [("BRA", 5)], [4, 3]),
+        segment([("EXIT", 9)], []),
+    )
+    found, _ = executions(segments, steps_of_a_loop(2000), warps=100)
+    assert found == pytest.approx([100, 500, 100, runs, 100], abs=4)
+
+
+def test_counts_of_bits_join_code():
+    segments = (
+        segment([("BRA", 1)], [1, 2]),
+        segment([("POPC", 5), *[("IADD3", 5)] * 9], [2]),
+        segment([("EXIT", 9)], []),
+    )
+    found, _ = executions(segments, [arithmetic("popc.b32", 5, 60)], warps=100)
+    assert found == pytest.approx([100, 60, 100], rel=0.02)
+
+
+@pytest.mark.parametrize("calls", [0, 70])
+def test_a_slow_path_runs_as_often_as_it_is_called(calls):
+    counts = Counter(slow_paths=calls)
+    divided = PtxCounts(Instruction("div.rn.f32", ()), 5, 300, counts, False, 1)
+    segments = (
+        segment([("MUFU", 5), ("FCHK", 5), *[("FFMA", 5)] * 5, ("BRA", 5)], [1, 2]),
+        segment([("CALL", 5), *[("LOP3", 5)] * 30], [2]),
+        segment([("BRA", 5)], [3, 0]),
+        segment([("EXIT", 9)], []),
+    )
+    found, _ = executions(segments, [divided], warps=100)
+    assert found == pytest.approx([300, calls, 300, 100], rel=0.02, abs=2)
+
+
 def test_a_division_does_not_count_as_its_products():
     """ptxas makes five multiply-adds of it: the code around runs as often as the warps pass it."""
     segments = (

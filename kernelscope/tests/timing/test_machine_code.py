@@ -92,3 +92,21 @@ def test_where_a_branch_goes(branch, follows):
     assert segments[0].follows == follows
     second = segments[1].code[0].name
     assert second == ("WARPSYNC" if branch.startswith("BRA `") else "SHFL")
+
+
+def test_a_slow_path_stands_where_it_is_called():
+    """A zero's way through it: no sum is computed there, and the other way does."""
+    target = "$__internal_0_$__cuda_sm3x_div_rn_noftz_f32_slowpath"
+    rows = ["FCHK P0, R1, R2", "@!P0 BRA `(.L_x_1)", f"CALL.REL.NOINC `({target})", "EXIT"]
+    rows += ["SHF R3, R1, R2", "@P0 BRA `(.L_x_2)", "FADD R3, R1, R2", "RET R4"]
+    rows += ["LOP3 R3, R1, R2", "MOV R3, R1", "MOV R3, R1", "RET R4"]
+    labels = {3: ".L_x_1", 4: target, 8: ".L_x_2"}
+    text = "\n.text.f:\n"
+    for at, row in enumerate(rows):
+        text += f"{labels[at]}:\n" if at in labels else ""
+        text += f"    /*{16 * at:04x}*/   {row} ; /* 0x{0:016x} */\n    /* 0x{0:016x} */\n"
+    segments = parse(text, "f", "f.cu")
+    assert [one.follows for one in segments] == [[1, 2], [2], []]
+    names = [one.name for one in segments[1].code]
+    assert names == ["CALL", "SHF", "BRA", "LOP3", "MOV", "MOV", "RET"]
+    assert [one.called for one in segments[1].code] == [False] + [True] * 6

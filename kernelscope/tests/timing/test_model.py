@@ -22,7 +22,7 @@ import time_model  # noqa: E402 - a tool, in no package
 H200 = gpu("h200")
 START_US = H200.launch_us + 1e6 * H200.start_clocks / H200.hz
 KERNELSCOPE = Path(__file__).parents[2]
-BOUNDED = ("held_out", "held_out_second", "held_out_third")  # the rules were corrected for them
+BOUNDED = tuple(FOLDERS)  # the rules were corrected for all of them
 STEPS = 64
 ATOMICS = """extern "C" __global__ void add_up(float* sums, int apart)
 {

@@ -9,7 +9,7 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, observer
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
-from kernelscope.timing.work import CONSTANT_CLOCKS, LINE_LOAD, LINE_STORE
+from kernelscope.timing.work import CONSTANT_CLOCKS, FAR_ATOMIC, LINE_LOAD, LINE_STORE
 from kernelscope.watch.counters.patterns import TouchedBytes
 
 H200 = gpu("h200")
@@ -29,6 +29,20 @@ extern "C" __global__ void look_up(const int* at, float* y)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     y[i] = table[at[i]];
+}
+extern "C" __global__ void divide(const float* x, float* y)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = __fdiv_rn(x[i], 3.0f + i) + __fsqrt_rn(x[i]);
+}"""
+TELL = """// kernelscope: sm_90
+extern "C" __global__ void __cluster_dims__(2, 1, 1) tell(const int* at)
+{
+    __shared__ int own[256];
+    unsigned rank, far = (unsigned)__cvta_generic_to_shared(own + at[threadIdx.x]);
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(far) : "r"(rank ^ (threadIdx.x % 2)));
+    asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], 1;" ::"r"(far) : "memory");
 }"""
 COUNT = 1 << 24  # floats: 64 MiB
 
@@ -146,3 +160,25 @@ def test_a_constant_for_each_lane_is_a_pass_for_each_address(different):
     passes = different * at.size / 32 / H200.sms
     us = CONSTANT_CLOCKS * passes * 1e6 / H200.hz
     assert found.bounds["constant cache"] == pytest.approx(us)
+
+
+@pytest.mark.parametrize(("zeros", "warps"), [(0, 0), (1, 1), (40, 2), (256, 8)])
+def test_warps_with_a_zero_take_slow_paths(monkeypatch, zeros, warps):
+    """By the division, and by the root."""
+    found, of_event = [], observer.slow_paths
+    monkeypatch.setattr(observer, "slow_paths", lambda e: found.append(of_event(e)) or found[-1])
+    x, y = np.ones(256, np.float32), np.zeros(256, np.float32)
+    x[:zeros] = 0.0
+    launched("divide", (1,), (256,), x, y)
+    assert found == [warps, warps]
+
+
+@pytest.mark.parametrize(("apart", "sectors"), [(0, 16), (1, 4), (8, 16)])
+def test_atomics_of_a_cluster_take_clocks_for_each_far_sector(apart, sectors):
+    """Every other lane adds in the other block: on one address, side by side, and far apart."""
+    at = (np.arange(64) % 32 * apart).astype(np.int32)
+    with observe(Time("h200")) as seen:
+        RawKernel(TELL, "tell", backend="simulator")((2,), (64,), (at,))
+    us = FAR_ATOMIC * 4 * sectors / H200.sms * 1e6 / H200.hz
+    reading = 2 * 2 * 4 * 32 / 64 / H200.sms * 1e6 / H200.hz  # of `at`, by way of the same port
+    assert seen.launches[0].bounds["L2 to an SM"] == pytest.approx(us + reading)

@@ -3,7 +3,8 @@
 The two are joined by what both have: loads, stores, multiply-adds, barriers of a source line. The
 counts of the segments are the numbers >= 0 that execute these as often as the simulator counted,
 by which as many warps enter a segment as leave it, and which need the fewest instructions. Loops
-that have none of these are joined by integer products, or else by all arithmetic of a line.
+that have none of these run as often as the loop of the PTX that has their lines; others are joined
+by integer products, or else by all arithmetic of a line.
 """
 
 from collections import Counter, defaultdict
@@ -30,6 +31,8 @@ KINDS = {
     "MUFU": "mufu",
     "BAR": "barrier",
     "SHFL": "shuffle",
+    "POPC": "popc",
+    "FCHK": "division",
 }
 _FLOW_WEIGHT, _LENGTH_WEIGHT = 0.5, 1e-3
 _PASSES, _SETTLED = 5, 1e-4
@@ -41,6 +44,7 @@ MOST_SUSPECTS = 12
 _NO_WORK = frozenset(  # neither in PTX nor in machine code: the two need not have as many
     "mov cvta ld st pragma bra brx ret exit bar barrier NOP MOV BRA BRX EXIT BAR BSSY BSYNC".split()
 )
+_ALIKE = 0.7  # share of their lines that two loops have in common, if they are one
 _OF_DIVISION = 16  # machine instructions of one division of integers, about
 _FUNCTIONS = ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "tanh")
 _NO_PRODUCT = ("MOV", "SHL", "IADD", "X")  # parts of an IMAD that moves, shifts or adds
@@ -60,6 +64,7 @@ class PtxCounts:
     counts: Counter
     merged: bool  # into another shared access
     block: int = 0  # number of its basic block
+    loop: int = 0  # block that heads the innermost loop around it; 0 for none
     l1_missing: float = 1.0
     l1_waiting: float = 1.0
 
@@ -73,20 +78,32 @@ class PtxCounts:
             return "async copy"
         if self.counts["constant_load_passes"] > self.executions:  # addresses of a warp differ
             return "constant load"
+        if self.counts["far_atomic_sectors"]:  # ATOM does it, as of global memory
+            return "global atomic"
         for space in ("global", "shared"):
             for way in ("load", "store", "atomic"):
                 if self.counts[f"{space}_{way}_requests"]:
                     return f"{space} {way}"
+        if has_slow_path(self.instruction.opcode):
+            return {"div": "division", "sqrt": "mufu"}.get(parts[0], "")
         if parts[0] in ("fma", "mul", "add", "sub") and parts[-1] in ("f32", "f64"):
             return "float32" if parts[-1] == "f32" else "float64"
         if parts[0] in ("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"):
             return "mufu" if "approx" in parts else ""
+        if parts == ["popc", "b32"]:
+            return "popc"
         return {"bar": "barrier", "barrier": "barrier", "shfl": "shuffle"}.get(parts[0], "")
 
     @property
     def machine_instructions(self) -> int:
         """How often warps execute such instructions of machine code for it."""
         return self.counts["tensor_instructions"] if self.kind == "tensor" else self.executions
+
+
+def has_slow_path(opcode: str) -> bool:
+    """Is it an operation on floats, rounded to nearest, for which ptxas may call a function?"""
+    root, *parts = opcode.split(".")
+    return root in ("div", "rcp", "sqrt") and "rn" in parts and parts[-1] == "f32"
 
 
 def of_several(counted: Iterable[PtxCounts]) -> set[tuple[int, str]]:
@@ -98,6 +115,7 @@ def of_several(counted: Iterable[PtxCounts]) -> set[tuple[int, str]]:
         for one in counted
         if _is_long(one.instruction)
         for kind in ("float32", "float64", "mufu")
+        if kind != one.kind  # a root rounded to nearest has one MUFU.RSQ on all its ways
     }
 
 
@@ -144,7 +162,8 @@ class _System:
                 self.entered[end, number] = 1
             if start >= 0:
                 self.left[start, number] = 1
-        self.matrix = rows @ self.entered / np.maximum(wanted, 1.0)[:, None]
+        scale = np.where(wanted >= 1, wanted, warps)  # what never runs is no heavier than others
+        self.matrix = rows @ self.entered / scale[:, None]
         self.goal = np.minimum(wanted, 1.0)
         self.more = -np.eye(len(wanted))[:, anchors.least]  # how far beyond a least one may be
         self.length = np.array([len(s.code) for s in segments]) @ self.entered
@@ -265,6 +284,7 @@ def _anchors(segments, counted: list[PtxCounts]) -> _Anchors:
         for key in rows
     ]
     weak = _weak_anchors(segments, counted, sum(rows.values(), np.zeros(len(segments))) > 0)
+    weak += _slow_paths(segments, counted)
     found = [*rows.values(), *(row for row, _ in weak)]
     guarded = {(c.line, KINDS.get(c.name, "")) for _, c in codes(segments) if c.guarded}
     return _Anchors(
@@ -274,6 +294,20 @@ def _anchors(segments, counted: list[PtxCounts]) -> _Anchors:
     )
 
 
+def _slow_paths(segments, counted: list[PtxCounts]) -> list[tuple[np.ndarray, float]]:
+    """((segments,) calls of slow paths, how often warps call them) of each line that has any."""
+    times: Counter[int] = Counter()
+    for one in counted:
+        if has_slow_path(one.instruction.opcode):
+            times[one.line] += one.counts["slow_paths"]
+    found = []
+    for line, wanted in sorted(times.items()):
+        calls = [sum(c.name == "CALL" and c.line == line for c in s.code) for s in segments]
+        if any(calls):
+            found.append((np.array(calls), float(wanted)))
+    return found
+
+
 def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndarray, float]]:
     """((segments,) machine instructions, executions) of loops, and of divisions of integers,
     without an anchor.
@@ -281,9 +315,11 @@ def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndar
     ptxas makes one product of one product; where a loop has none, of all arithmetic of its lines
     about as many instructions.
     """
-    found: dict[tuple, tuple[np.ndarray, float]] = {}
-    for loop in loops_of(segments):
-        if any(anchored[at] for at in loop.body):
+    loops = [one for one in loops_of(segments) if not any(anchored[at] for at in one.body)]
+    found = _iterations(segments, loops, counted)
+    stepped = {header for _, *headers in found for header in headers}
+    for loop in loops:
+        if loop.header in stepped:
             continue
         lines = {code.line for at in loop.body for code in segments[at].code} - {0}
         own = {line: [one for one in counted if one.line == line] for line in sorted(lines)}
@@ -304,6 +340,48 @@ def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndar
         if times and (row[~joined] >= _OF_DIVISION).any():
             found[line,] = row, times
     return [*found.values()]
+
+
+def _iterations(segments, loops, counted) -> dict[tuple, tuple[np.ndarray, float]]:
+    """(block, headers) -> ((segments,) steps of a loop of the PTX that a run of a segment takes,
+    steps that it took), of loops that have no other inside and the lines of the PTX's, or nearly.
+
+    ptxas merges instructions, and repeats a short body a power of two times. What has less than
+    half of the PTX's work is for the rest of such a loop: it gets no steps.
+    """
+    members: defaultdict[int, list[PtxCounts]] = defaultdict(list)
+    for one in counted:
+        if one.loop:
+            members[one.loop].append(one)
+    steps, body = {}, {}
+    for head, of_loop in members.items():
+        steps[head] = max((one.executions for one in of_loop if one.block == head), default=0)
+        body[head] = [one for one in of_loop if _is_work(one.instruction)]
+    inner = [one for one in loops if sum(other.header in one.body for other in loops) == 1]
+    alike: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)  # (work of a step, header)
+    for loop in inner:
+        work = [code for at in loop.body for code in segments[at].code if _code_is_work(code)]
+        own = {code.line for code in work} - {0}
+        common = {head: _common(own, {one.line for one in ptx}) for head, ptx in body.items()}
+        head = max(common, key=common.get, default=0)
+        if head and common[head] >= _ALIKE and steps[head]:
+            of_step = sum(one.executions for one in body[head]) / steps[head]
+            alike[head].append((len(work) / of_step, loop.header))
+    found = {}
+    for head, own in alike.items():
+        whole = [work for work, _ in own if work >= 0.5]
+        row = np.zeros(len(segments))
+        for work, header in own:
+            times = work / min(1.0, min(whole)) if work >= 0.5 else 0.0
+            row[header] = 2 ** round(np.log2(times)) if times else 0.0
+        if whole:
+            found[head, *(header for _, header in own)] = row, steps[head]
+    return found
+
+
+def _common(some: set[int], others: set[int]) -> float:
+    """The share of all lines that both have."""
+    return len(some & others) / max(len(some | others), 1)
 
 
 def _divides_integers(instruction: Instruction) -> bool:
@@ -336,7 +414,7 @@ def _is_work(instruction: Instruction) -> bool:
 
 
 def _code_is_work(code: Code) -> bool:
-    return code.name not in _NO_WORK and code.parts[:1] != ("MOV",)
+    return not code.called and code.name not in _NO_WORK and code.parts[:1] != ("MOV",)
 
 
 def _by_line(segments, counted: Iterable[PtxCounts], warps: int) -> np.ndarray:

@@ -5,6 +5,7 @@ writes that into each instruction: clocks until the next one, a scoreboard that 
 those that it waits for. NVRTC makes the cubin without a GPU; NVIDIA's nvdisasm prints it.
 """
 
+import heapq
 import importlib.metadata
 import re
 import shutil
@@ -12,7 +13,7 @@ import struct
 import subprocess
 import tempfile
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from io import BytesIO
 
@@ -33,6 +34,7 @@ _TARGET = re.compile(r"`\(([^)]+)\)")
 _REGISTER_COUNT = b"\x04\x2f\x08\x00"  # EIATTR_REGCOUNT: symbol and count follow
 _JUMPS = ("BRA", "BRX", "JMP", "JMX", "BREAK")
 _ENDS = ("EXIT", "RET", *_JUMPS)
+_COMPUTES = ("FADD", "FMUL", "FFMA", "MUFU")
 NO_SCOREBOARD = 7
 _REGISTER = re.compile(r"[-|~!]*R(\d+)(\.reuse)?")
 ONE_REGISTER_OPERANDS = frozenset(
@@ -60,6 +62,7 @@ class Code:
     waits: int
     target: str
     again: int = 0  # clocks more until its registers are read: three of one bank
+    called: bool = False  # belongs to a function that is called there
 
     @property
     def issue(self) -> int:
@@ -205,7 +208,8 @@ def _schedule(code: Code, high: int) -> None:
 
 
 def _segments(code: list[Code], labels: dict[str, int]) -> list[Segment]:
-    aimed = {labels[c.target] for c in code if c.name in _JUMPS and c.target in labels}
+    aims = (*_JUMPS, "CALL")
+    aimed = {labels[c.target] for c in code if c.name in aims and c.target in labels}
     cuts = aimed | {at + 1 for at, c in enumerate(code) if c.name in (*_ENDS, "BAR")}
     starts = sorted(cut for cut in cuts | {0} if cut < len(code))
     number = {start: at for at, start in enumerate(starts)}
@@ -226,7 +230,35 @@ def _segments(code: list[Code], labels: dict[str, int]) -> list[Segment]:
         else:
             follows = goes_on
         segments.append(Segment(code[start:end], follows))
+    ways = {c.target: _way(segments, number[labels[c.target]]) for c in code if _calls(c, labels)}
+    for segment in segments:
+        segment.code = [
+            one
+            for c in segment.code
+            for one in (c, *(replace(w, line=c.line, called=True) for w in ways.get(c.target, ())))
+        ]
     return _reachable(segments)
+
+
+def _calls(code: Code, labels: dict[str, int]) -> bool:
+    """Does it call what divisions, roots or reciprocals of unusual floats need?"""
+    return code.name == "CALL" and "f32_slowpath" in code.target and code.target in labels
+
+
+def _way(segments: list[Segment], start: int) -> list[Code]:
+    """Return a zero's way through a slow path: the shortest on which no float is computed."""
+    todo, seen = [(0, start, ())], set()
+    while todo:
+        length, at, before = heapq.heappop(todo)
+        code, way = segments[at].code, (*before, at)
+        if at in seen or any(one.name in _COMPUTES and not one.guarded for one in code):
+            continue
+        if code[-1].name == "RET":
+            return [one for number in way for one in segments[number].code]
+        seen.add(at)
+        for after in segments[at].follows:
+            heapq.heappush(todo, (length + len(code), after, way))
+    return []
 
 
 def _count_bank_conflicts(code: list[Code]) -> None:

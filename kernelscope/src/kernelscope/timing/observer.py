@@ -7,13 +7,17 @@ from dataclasses import replace
 import numpy as np
 
 from ..events import InstructionEvent, Launch, MachineView
+from ..ptx.registers import followers
+from ..ptx.syntax import Function, Instruction
+from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
+from ..watch.counters.traffic import Lanes
 from .caches import HotLines, SectorStreams
 from .estimate import estimated
-from .executions import PtxCounts
+from .executions import PtxCounts, has_slow_path
 from .gpus import GpuConstants, gpu
-from .machine_code import machine_code
+from .machine_code import Segment, loops_of, machine_code
 from .model import Prediction, predict
 from .report import text
 from .uneven import Unevenness, unevenness
@@ -25,6 +29,8 @@ GROUPS = 16  # of neighbouring blocks that stand for a large grid
 GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
 MOST_PLACES = 1 << 14  # of a group, of which one is chosen
 ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run after so many
+# The least results of fast paths: of a root it is one of 2 ** -101, by ptxas's code.
+LEAST_FAST = {"div": 2.0**-126, "rcp": 2.0**-126, "sqrt": 2.0**-50.5}
 _ASIDE = ("ld.const", "ld.param")
 
 
@@ -129,12 +135,23 @@ class Time(Counters):
         for access in event.accesses:
             if access.space == "global" and access.kind != "atomic":
                 self._follow(event, access)
+        if has_slow_path(event.instruction.opcode):
+            self._row(event.instruction, event.line).counts["slow_paths"] += slow_paths(event)
 
     def _global(self, row, access, address, lanes, requests: int) -> None:
         super()._global(row, access, address, lanes, requests)
         if access.kind == "atomic":
             floats = row.instruction.opcode.rsplit(".", 1)[-1].startswith(("f", "bf"))
             self._hot.add(lanes, address, self._first_lanes, floats)
+
+    def _shared(self, row, access, address, lanes, requests: int) -> None:
+        super()._shared(row, access, address, lanes, requests)
+        if access.kind == "atomic" and access.block is not None:
+            holder = access.block if access.valid is None else access.block[access.valid]
+            far = holder != lanes // self._first_lanes if holder.size == lanes.size else []
+            if np.any(far):  # each block's addresses begin at 0
+                apart = address[far] + (holder[far].astype(np.uint64) << np.uint64(32))
+                row.counts["far_atomic_sectors"] += count_atomic_sectors(Lanes(lanes[far]), apart)
 
     def _follow(self, event: InstructionEvent, access) -> None:
         """Follow the loads and stores of the chunk's first block."""
@@ -173,8 +190,8 @@ class Time(Counters):
             before, old = self._before.get(id(instruction), (0, Counter()))
             counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
             executed = scale * (executions - before)
-            block = blocks.get(id(instruction), 0)
-            found.append(PtxCounts(instruction, line, executed, counts, merged, block))
+            block, loop = blocks.get(id(instruction), (0, 0))
+            found.append(PtxCounts(instruction, line, executed, counts, merged, block, loop))
         return found
 
     def _predict(self, launch: Launch) -> Prediction:
@@ -244,15 +261,52 @@ class Time(Counters):
         return found
 
 
-def basic_blocks(launch: Launch) -> dict[int, int]:
-    """Return the number of the basic block of each PTX instruction, by its id."""
+def slow_paths(event: InstructionEvent) -> int:
+    """Return how many warps call the slow path of a division, a root or a reciprocal of floats.
+
+    It is there for results without an ordinary exponent, such as zeros.
+    """
+    result = event.machine.operand(
+        event.instruction, event.instruction.operands[0], event.lanes.size
+    )
+    if result is None:
+        return 0
+    size = np.broadcast_to(np.abs(np.asarray(result).view(np.float32)), event.lanes.shape)
+    least = LEAST_FAST[event.instruction.opcode.split(".")[0]]
+    return np.unique(event.lanes[~((size >= least) & (size < np.inf))] >> 5).size
+
+
+def basic_blocks(launch: Launch) -> dict[int, tuple[int, int]]:
+    """Return for each PTX instruction, by its id, (number of its basic block, that of the block
+    which heads the innermost loop around it, 0 for none).
+    """
     found, number = {}, 0
     for function in launch.source.module.functions.values():
-        starts = set(function.labels.values())
+        starts, blocks = {0, *function.labels.values()}, []
         for instruction in function.body:
-            number += instruction.index in starts or instruction.index == 0
-            found[id(instruction)] = number
-            number += instruction.opcode.startswith(("bra", "brx", "ret", "exit"))
+            if instruction.index in starts or not blocks:
+                blocks.append([])
+            blocks[-1].append(instruction)
+            if instruction.opcode.startswith(("bra", "brx", "ret", "exit")):
+                starts.add(instruction.index + 1)
+        heads = _heads(blocks, function)
+        for at, block in enumerate(blocks):
+            own = number + 1 + at, number + 1 + heads[at] if at in heads else 0
+            found |= {id(instruction): own for instruction in block}
+        number += len(blocks)
+    return found
+
+
+def _heads(blocks: list[list[Instruction]], function: Function) -> dict[int, int]:
+    """Basic block of a function -> the one that heads the innermost loop around it."""
+    number = {block[0].index: at for at, block in enumerate(blocks)}
+    flow = []
+    for block in blocks:
+        after = followers(block[-1], block[-1].index + 1, function)
+        flow.append(Segment([], [number[at] for at in dict.fromkeys(after) if at in number]))
+    found: dict[int, int] = {}
+    for loop in sorted(loops_of(tuple(flow)), key=lambda one: -len(one.body)) if flow else ():
+        found |= dict.fromkeys(loop.body, loop.header)
     return found
 
 

@@ -18,18 +18,19 @@ OF_SCHEDULER = np.array([1] * 6 + [0] * 3, bool)  # units of which each schedule
 SECTOR_BYTES = 32
 FILL_BYTES = 64  # between L1 and L2, a clock and SM
 TAGS = 4  # lines that L1 looks up in a clock
-CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load: see docs/time.md
+CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load, as measured
 SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
 FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
 LINE_LOAD, LINE_STORE = 1.5, 3.0  # sectors that a request of a line costs L2, if it has fewer
 ATOMIC = 2.0  # ... and each sector of an atomic
+FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block of the cluster
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
 _MULTIPLY = ("IMAD", "IDP")
 _ALU = tuple(
     "IADD3 VIADD LOP3 PLOP3 SHF SHL SHR LEA ISETP SEL FSEL FSETP FMNMX IMNMX VIMNMX PRMT IABS "
-    "I2FP F2FP FSET VABSDIFF LOP FMNMX3 VIADDMNMX VIMNMX3 HSETP2 HMNMX2".split()
+    "I2FP F2FP FSET VABSDIFF LOP FMNMX3 VIADDMNMX VIMNMX3 HSETP2 HMNMX2 VOTE".split()
 )
 _XU = ("MUFU", "I2F", "F2I", "F2F", "I2I", "FRND", "POPC", "FLO", "BREV", "FCHK")
 _FP64 = ("DFMA", "DMUL", "DADD", "DSETP")
@@ -123,6 +124,7 @@ class Traffic:
         self.missing: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.l2_sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.waiting: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.far: defaultdict[tuple[int, str], float] = defaultdict(float)
         for one in counted:
             kind = one.kind
             if one.merged or " " not in kind:
@@ -136,6 +138,8 @@ class Traffic:
                 self.passes[key] += counts["constant_load_passes"]
                 continue
             way = "load" if kind == "async copy" else kind.split()[1]
+            self.far[key] += counts["far_atomic_sectors"]
+            self.passes[key] += counts["shared_atomic_wavefronts"] if way == "atomic" else 0
             sectors = counts[f"global_{way}_sectors"]
             self.sectors[key] += sectors
             lines = counts[f"global_{way}_lines"]
@@ -158,6 +162,11 @@ class Traffic:
         """Bytes a request between L1 and L2."""
         requests = self.requests.get((line, kind), 0.0)
         return SECTOR_BYTES * self.missing[line, kind] / requests if requests else 0.0
+
+    def far_sectors(self, line: int) -> float:
+        """Sectors that an atomic of a line sends to other blocks of its cluster."""
+        requests = self.requests.get((line, "global atomic"), 0.0)
+        return self.far[line, "global atomic"] / requests if requests else 0.0
 
     def miss_share(self, line: int, kind: str) -> float:
         """Share of the requests of a line that wait for L2."""
@@ -260,6 +269,7 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
         clocks["fill"] = traffic.bytes_missing(code.line, kind) / FILL_BYTES
     elif kind == "global atomic":
         clocks["memory"] = traffic.per_request(code.line, kind)
+        clocks["fill"] = FAR_ATOMIC * traffic.far_sectors(code.line)
     elif kind == "shuffle" or name in ("LDL", "STL"):
         clocks["memory"] = 1.0
     elif _is_indexed_constant(code):

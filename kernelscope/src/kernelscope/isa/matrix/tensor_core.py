@@ -138,10 +138,10 @@ def _multiply(form, a: Numbers, b: Numbers, c: np.ndarray, model: Accumulation) 
     if kind in ("s8", "u8"):
         return _integer_sum(left, right, c.view(np.int32), form.saturate)
     if kind == "f64":
-        total = c.view(np.float64)
+        total = c.view(np.float64).ravel()
         for i in range(k):
-            total = fma_f64(left[:, i], right[:, i], total)
-        return total.view(np.uint64)
+            total = fma_f64(left[:, i].ravel(), right[:, i].ravel(), total)
+        return total.view(np.uint64).reshape(c.shape)
     exponent = exponent + more
     special = a.special or b.special
 
