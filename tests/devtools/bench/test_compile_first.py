@@ -34,11 +34,13 @@ def test_the_jobs_are_the_compiled_peers_of_every_row(with_torch):
 def test_a_peer_that_hangs_fails_or_ends_its_process_is_refused_alone(with_torch):
     jobs = [(MLP, row, name) for row in (0, 1) for name in ("torch_compile", "torch_autotune")]
     started = time.monotonic()
-    refused = compile_first.compile_all(jobs, 1, 8.0, fails)
-    assert refused == {
-        (LABELS[0], "torch_compile"): "the process that compiled it ended",
-        (LABELS[0], "torch_autotune"): "not compiled within 8 s",
-        (LABELS[1], "torch_autotune"): "mlp: no kernel",
+    told = {}
+    compile_first.compile_all(jobs, 1, lambda job, why: told.update({job[1:]: why}), 8.0, fails)
+    assert told == {
+        (0, "torch_compile"): "the process that compiled it ended",
+        (0, "torch_autotune"): "not compiled within 8 s",
+        (1, "torch_compile"): "",
+        (1, "torch_autotune"): "mlp: no kernel",
     }
     assert time.monotonic() - started < 60
 
@@ -47,8 +49,9 @@ def test_a_peer_that_hangs_fails_or_ends_its_process_is_refused_alone(with_torch
 @pytest.mark.system
 def test_each_process_is_prepared_with_one_lock():
     jobs = [(MLP, row, "torch_compile") for row in (0, 1)]
-    found = compile_first.compile_all(jobs, 2, 60.0, locks, remember)
-    assert set(found.values()) == {"['gpu.lock']"}
+    found = []
+    compile_first.compile_all(jobs, 2, lambda job, why: found.append(why), 60.0, locks, remember)
+    assert found == ["['gpu.lock']"] * 2
 
 
 def test_without_pytorch_nothing_is_compiled(monkeypatch):
@@ -56,12 +59,17 @@ def test_without_pytorch_nothing_is_compiled(monkeypatch):
     assert compile_first.compile_first(MLP) == {}
 
 
+def refuse_one(jobs, keep):
+    for job in jobs:
+        keep(job, "no kernel" if job[1:] == (0, "torch_compile") else "")
+
+
 def test_what_was_refused_is_told(with_torch, monkeypatch, capsys):
     asked = []
 
-    def compile_all(jobs, processes):
+    def compile_all(jobs, processes, keep):
         asked.append((len(jobs), processes))
-        return {(LABELS[0], "torch_compile"): "no kernel"}
+        refuse_one(jobs, keep)
 
     monkeypatch.setattr(compile_first, "compile_all", compile_all)
     monkeypatch.setattr(compile_first, "processes_for", lambda jobs: 3)
@@ -72,9 +80,9 @@ def test_what_was_refused_is_told(with_torch, monkeypatch, capsys):
 def test_what_was_compiled_before_is_not_compiled_again(with_torch, monkeypatch, capsys, tmp_path):
     asked = []
 
-    def compile_all(jobs, processes):
+    def compile_all(jobs, processes, keep):
         asked.append([job[1:] for job in jobs])
-        return {(LABELS[0], "torch_compile"): "no kernel"}
+        refuse_one(jobs, keep)
 
     cache = types.ModuleType("cache")
     cache.cache_dir = lambda: str(tmp_path / "inductor")
@@ -90,6 +98,30 @@ def test_what_was_compiled_before_is_not_compiled_again(with_torch, monkeypatch,
     monkeypatch.setattr(compile_first, "gpu_identity", lambda: {"gpu": "another"})
     compile_first.compile_first(MLP)
     assert len(asked) == 3 and len(asked[2]) == 4
+
+
+def test_what_was_compiled_is_kept_where_the_rest_is_not_waited_for(
+    with_torch, monkeypatch, tmp_path
+):
+    """Two of four jobs are done when the process is stopped."""
+    monkeypatch.setattr(compile_first, "kept_outcomes", lambda suite: tmp_path / "kept.json")
+
+    def stopped(jobs, processes, keep):
+        refuse_one(jobs[:2], keep)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compile_first, "compile_all", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        compile_first.compile_first(MLP)
+    asked = []
+
+    def the_rest(jobs, processes, keep):
+        asked.extend(job[1:] for job in jobs)
+        refuse_one(jobs, keep)
+
+    monkeypatch.setattr(compile_first, "compile_all", the_rest)
+    compile_first.compile_first(MLP)
+    assert asked == [(0, "torch_compile"), (1, "torch_compile")]
 
 
 def test_without_inductors_benchmarker_one_process_compiles(monkeypatch):

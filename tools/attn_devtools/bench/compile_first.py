@@ -19,6 +19,7 @@ from functools import partial, wraps
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
+from threading import Lock
 
 from kernelscope import array_module
 from kernelscope.differential.identity import gpu_identity
@@ -51,10 +52,16 @@ def compile_first(
     kept = kept_outcomes(suite)
     known = json.loads(kept.read_text()) if kept and kept.exists() else {}
     new = [job for job in found if _key(job) not in known]
-    refused = compile_all(new, processes_for(len(new))) if new else {}
-    known |= {_key(job): refused.get((_label(job), job[2]), "") for job in new}
-    if kept and new:
-        kept.write_text(json.dumps(known, indent=1))
+
+    def keep(job: Job, reason: str) -> None:  # at once: whoever is stopped has not waited in vain
+        known[_key(job)] = reason
+        if kept:
+            whole = kept.with_suffix(".new")
+            whole.write_text(json.dumps(known, indent=1))
+            whole.replace(kept)
+
+    if new:
+        compile_all(new, processes_for(len(new)), keep)
     failed = {(_label(job), job[2]): reason for job in found if (reason := known[_key(job)])}
     text = f"{len(found) - len(failed)} of {len(found)} peers of {suite.name} compiled"
     before = f", {len(found) - len(new)} of them before" if len(new) < len(found) else ""
@@ -112,20 +119,19 @@ def processes_for(jobs: int) -> int:
 def compile_all(
     jobs: Iterable[Job],
     processes: int,
+    keep: Callable[[Job, str], None],
     seconds: float = SECONDS,
     work: Callable[[str, int, str], str] | None = None,
     prepare: Callable[[str], None] | None = None,
-) -> Refusals:
+) -> None:
     """Run jobs in processes of their own.
 
     Args:
+        keep: is told of each job as it is done, and why it failed, or ""; one call at a time.
         seconds: for a job; a process that takes longer is ended, and another one goes on.
         work: compiles a peer by the names of its suite and the row's number, and returns why that
             failed, or "".  prepare: runs first in each process, with the path of a common lock.
             compile_peer() and time_in_turns() where `work` is None.
-
-    Returns:
-        (label of the row, peer) -> why it cannot be timed.
     """
     waiting: queue.SimpleQueue = queue.SimpleQueue()
     for job in jobs:
@@ -136,13 +142,23 @@ def compile_all(
         threads = max(1, (os.cpu_count() or 1) // processes)
         lock = str(Path(folder) / "gpu.lock")
         start = partial(_Worker, threads, lock, work or compile_peer, prepare)
-        parts = list(pool.map(lambda _: _served(waiting, start, seconds), range(processes)))
-    return {key: reason for part in parts for key, reason in part.items()}
+        told = _one_at_a_time(keep)
+        list(pool.map(lambda _: _serve_all(waiting, start, seconds, told), range(processes)))
 
 
-def _served(waiting: queue.SimpleQueue, start: Callable, seconds: float) -> Refusals:
-    """Give jobs to a worker until none is left; return what was refused."""
-    refused, worker = {}, None
+def _one_at_a_time(tell: Callable) -> Callable:
+    lock = Lock()
+
+    def told(*what):
+        with lock:
+            tell(*what)
+
+    return told
+
+
+def _serve_all(waiting: queue.SimpleQueue, start: Callable, seconds: float, keep: Callable) -> None:
+    """Give jobs to a worker until none is left."""
+    worker = None
     while True:
         try:
             job = waiting.get_nowait()
@@ -150,14 +166,12 @@ def _served(waiting: queue.SimpleQueue, start: Callable, seconds: float) -> Refu
             break
         worker = worker or start()
         reason, alive = worker.ask(job, seconds)
+        keep(job, reason)
         if not alive:
             worker.end()
             worker = None
-        if reason:
-            refused[_label(job), job[2]] = reason
     if worker:
         worker.end()
-    return refused
 
 
 class _Worker:
