@@ -202,7 +202,7 @@ def test_every_barrier_is_needed(method):
     source, barriers = with_a_switch(with_headers(row.path.read_text(), row.path.parent))
     assert len(barriers) >= (4 if method == "flash_rows" else 5)
     q, k, v = seeded_qkv(extents, kv_length=keys, seed=5)
-    blind = seeded_qkv((1, 1, 40, 31), kv_length=1, seed=5)  # its first rows see no key
+    blind = seeded_qkv((1, 1, 40, extents[3]), kv_length=1, seed=5)  # first rows see no key
     problems = [(problem_of(q, k), q, k, v), (problem_of(*blind[:2], causal=True), *blind)]
     launch = row.launch(problems[0][0], options)
     module = RawModule(code=source, options=options)
