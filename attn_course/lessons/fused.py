@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from kernelscope import (
     Counters,
+    InstructionEvent,
     Observer,
     RawModule,
     TensorMap,
@@ -110,14 +111,29 @@ def counts(which: int | str, q, k, v, **options) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class ClusterUse:
-    """Counts of a launch: blocks, sectors loaded from global memory, warp-level accesses through
-    the cluster, and waits of each block at a barrier of the cluster.
+    """Counts of a launch: blocks, sectors loaded from global memory, bytes stored into other
+    blocks, and waits of each block at a barrier of the cluster.
     """
 
     blocks: int
     sectors: int
-    requests: int
+    sent: int
     waits: int
+
+
+class Sent(Observer):
+    """Adds up the bytes that threads store into other blocks of their cluster."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def instruction(self, event: InstructionEvent) -> None:
+        for access in event.accesses:
+            if access.kind == "store" and access.block is not None:
+                away = access.block != access.lanes // (32 * event.machine.warps_per_block)
+                valid = True if access.valid is None else access.valid
+                self.bytes += access.size * int(np.count_nonzero(away & valid))
 
 
 def cluster_use(
@@ -129,14 +145,13 @@ def cluster_use(
     """
     (bh, n, d), m = q.shape, k.shape[1]
     launch = step(which).launch(Problem(bh, n, m, d), options, device)
-    seen, tally = Counters(), Tally()
-    run(which, q, k, v, seen, tally, options=launch.options(options))
+    seen, tally, sent = Counters(), Tally(), Sent()
+    run(which, q, k, v, seen, tally, sent, options=launch.options(options))
     warps = prod(launch.grid) * ceil_div(prod(launch.block), 32)
-    totals = seen.totals
     return ClusterUse(
         prod(launch.grid),
-        totals["global_load_sectors"],
-        totals["cluster_shared_requests"],
+        seen.totals["global_load_sectors"],
+        sent.bytes,
         tally.warps["cluster waits"] // warps,
     )
 

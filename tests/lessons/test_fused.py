@@ -75,26 +75,29 @@ def test_a_budget_is_used_up_and_not_exceeded():
 
 @pytest.mark.turns(11)
 @pytest.mark.parametrize(("m", "tiles"), [(8, 1), (30, 4)])
-def test_kernel_20_waits_twice_a_key_tile_and_once_before(m, tiles):
+def test_kernel_20_meets_once_and_sends_for_each_key_tile(m, tiles):
     options = ("-DCLUSTER=4", "-DCOLS=1", "-DWARPS=4", "-DROWS=2", "-DKEYS=1")  # 8 rows, 8 keys
     use = fused.cluster_use(20, *inputs(5, m, 512), options)
-    assert (use.blocks, use.waits) == (4, 1 + 2 * tiles)
-    # A tile: 8 x 8 scores as float4, by 16 threads of one warp of each block; then of each of its
-    # 2 rows a block sends the weights to 4 blocks, once the factor and once the sum.
-    assert use.requests == tiles * 4 * (1 + 2 * (4 + 1 + 1))
+    assert (use.blocks, use.waits) == (4, 1)
+    # A tile: each block sends its sums of the 6 rows that others own, and to each of 3 blocks the
+    # weights of its own 2 rows, the factor and the sum.
+    assert use.sent == tiles * 4 * (6 * 8 + 3 * 2 * (8 + 1 + 1)) * 4
 
 
 @pytest.mark.turns(7)
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8])
-def test_kernel_19_waits_twice_and_sends_each_part_once(cluster):
-    use = fused.cluster_use(19, *inputs(3, 64, 32), (*TINY, f"-DCLUSTER={cluster}"))
-    alone = cluster == 1
-    assert (use.blocks, use.waits) == (cluster, 0 if alone else 2)
-    assert use.requests == (0 if alone else 2 * cluster)  # o, then m and l, of one warp a block
-    # Rows of 4 sectors: 3 of Q a block, and K and V once in all; some more where 512 bytes that a
-    # warp copies begin in the middle of a sector.
-    least = 4 * (3 * cluster + 2 * 64)
-    assert least <= use.sectors <= least * 18 / 16
+def test_kernel_19_meets_once_and_sends_a_part_of_each_row(cluster):
+    """However many warps share the keys of a row: their parts are joined before."""
+    many = ("-DD=32", "-DROWS=1", "-DKEYS=1", "-DROW_WARPS=1", "-DKEY_WARPS=2")
+    for options in (TINY, many):
+        use = fused.cluster_use(19, *inputs(3, 64, 32), (*options, f"-DCLUSTER={cluster}"))
+        assert (use.blocks, use.waits) == (cluster, 0 if cluster == 1 else 1)
+        # Each of 4 rows comes from every block but the one that finishes it: o, m, l and a pad.
+        assert use.sent == 4 * (cluster - 1) * (32 + 4) * 4
+        # Rows of 4 sectors: 3 of Q a block, and K and V once in all; some more where 512 bytes that
+        # a warp copies begin in the middle of a sector.
+        least = 4 * (3 * cluster + 2 * 64)
+        assert least <= use.sectors <= least * 18 / 16
 
 
 @pytest.mark.turns(11)
