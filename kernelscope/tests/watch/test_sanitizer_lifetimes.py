@@ -54,7 +54,7 @@ GONE = {
     "arrived before": "asm volatile(\"barrier.cluster.arrive.aligned;\"); "
     f"{READ} asm volatile(\"barrier.cluster.wait.aligned;\" ::: \"memory\");",
     "leaves without": f"{READ} if (t >= 32) return; {RELAXED}",
-    "one block has left": f"if (me % 2 == 0) return; {READ} {RELAXED} {RELAXED} {RELAXED} {RELAXED}",
+    "one block has left": f"if (me % 2 == 0) return; {READ} " + 4 * RELAXED,
     "arrival before the read": f"{ARRIVE} {READ} wait(&bar, 0);",
     "one way": f"{READ} if (me % 2 == 0) {ARRIVE} else wait(&bar, 0);",
     "flag of one thread": f"{READ} if (t == 0) {{ tell(x + me); see(x + (me ^ 1)); }}",
