@@ -420,9 +420,9 @@ def test_auto_picks_by_head_dim_and_device():
         (20000, hopper, "rows_online"),
     ]
     for d, gpu, method in picks:
-        found, reason = choose(Problem(4, 64, 64, d), gpu)
+        found, reason = choose(Problem(16, 64, 64, d), gpu)
         assert found == method and str(d) in reason
-        launch = steps_of(found)[0].launch(Problem(4, 64, 64, d), device=gpu)
+        launch = steps_of(found)[0].launch(Problem(16, 64, 64, d), device=gpu)
         assert launch.shared_bytes <= gpu.shared_bytes
     large = Problem(64, 2048, 2048, 64)
     found, reason = choose(large, hopper)
