@@ -22,6 +22,7 @@ from attn_course.clinic import Case, ClinicError, clean_step, prepare, read_brok
 from attn_course.ladder.call import Call, StepLaunch
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.methods import METHODS, Request, method_names
+from attn_course.ladder.problem import COUNTERS
 from attn_course.ladder.steps import Problem
 from attn_course.ladder.verify import warm_up, worst
 from attn_course.layers.launches import Launches
@@ -105,7 +106,8 @@ def _named_launches(call: Call, given: Iterable) -> tuple[NamedLaunch, ...]:
     arrays, parts, written = call.arrays, [], set(map(id, given))
     for launch in call.launches:
         mine = [name for name in launch.step.arguments if name in arrays]
-        empty = tuple(name for name in mine if id(arrays[name]) not in written)
+        unset = [name for name in mine if name not in COUNTERS]  # which start at zero
+        empty = tuple(name for name in unset if id(arrays[name]) not in written)
         written |= {id(arrays[name]) for name in launch.step.writes if name in arrays}
         name, entry = launch.step.path.name, launch.geometry.entry
         entries = {one.geometry.entry for one in call.launches if one.step.path.name == name}

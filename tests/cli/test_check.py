@@ -25,6 +25,12 @@ def test_check_a_method(capsys, tmp_path):
     ]
 
 
+def test_counters_of_blocks_that_share_a_query_start_at_zero(capsys):
+    words = ("decode", "--shape", "1,2,1,16", "--kv-length", "512")
+    status, shown = run_check(capsys, *words)
+    assert status == 0 and "23_decode.cu: no findings" in shown.out
+
+
 def test_check_a_broken_kernel(capsys):
     status, shown = run_check(capsys, "broken/missing_first_barrier.cu", "--json", "-")
     record = json.loads(shown.out)
