@@ -465,6 +465,48 @@ def test_threads_of_a_cluster_that_end_early(name):
     assert {one.kind for one in found} == ({"race"} if racing else set()), found
 
 
+# -- clusters: an aligned barrier in a part of a warp ----------------------------------------------
+MEET = (
+    "".join(
+        f'#define {name}{kind} asm volatile("barrier.cluster.{ptx}{suffix};" ::: "memory")\n'
+        for name, ptx in (("ARRIVE", "arrive.release"), ("WAIT", "wait.acquire"))
+        for kind, suffix in (("", ".aligned"), ("_APART", ""))
+    )
+    + "__device__ __noinline__ void meet() { ARRIVE; WAIT; }\n"
+)
+AROUND = "warning divergent-barrier"
+MET = {  # PTX lets single lanes come only without .aligned, and asks nothing across warps
+    "a lane, the others work": (AROUND, "if (t == 0) { ARRIVE; WAIT; } b[g] = t;"),
+    "a lane, the others end": (AROUND, "b[g] = t; if (t == 0) meet();"),
+    "two branches": (DIVERGENT, "if (t == 0) { ARRIVE; WAIT; } else { ARRIVE; WAIT; } b[g] = t;"),
+    "two calls": (DIVERGENT, "if (t == 0) meet(); else { b[g] = t; meet(); }"),
+    "two arrivals": (DIVERGENT, "if (t % 2) ARRIVE; else { b[g] = t; ARRIVE; } WAIT;"),
+    "a lane, not aligned": ("", "if (t == 0) { ARRIVE_APART; WAIT_APART; } b[g] = t;"),
+    "not aligned": ("", "if (t == 0) ARRIVE_APART; else { b[g] = t; ARRIVE_APART; } WAIT_APART;"),
+    "whole warps": (
+        "",
+        "if (t < 32) { b[g] = 1; ARRIVE; WAIT; } else if (t < 64) meet();\n"
+        "else { ARRIVE; WAIT; } if (t < 32) meet(); b[g] = 2;",
+    ),
+    "lanes that ended before": (
+        "",
+        "if (t % 32 > 9) return; meet(); for (int i = 0; i < t; ++i) b[g] = i; meet();",
+    ),
+}
+
+
+@pytest.mark.turns(13)
+@pytest.mark.system
+@pytest.mark.parametrize("name", MET)
+def test_an_aligned_barrier_of_the_cluster_takes_whole_warps(name):
+    expected, body = MET[name]
+    grid = "const int g = blockIdx.x * blockDim.x + t;\n"
+    bodies = tuple(T + grid + row[1] for row in MET.values())
+    made = kernels(bodies, MEET, "__cluster_dims__(2, 1, 1)", ("-arch=compute_90",))
+    found = launch(made[T + grid + body], Sanitizer(), grid=2, block=96).findings
+    assert [f"{one.severity} {one.kind}" for one in found] == [expected] * bool(expected), found
+
+
 # -- neighbours in shared and local memory ---------------------------------------------------------
 HEAD = "__device__ int at(const int* p, int i) { return p[i]; }\n__constant__ int c[4][2];\n"
 X = "__shared__ int x[64], y[64]; x[t] = 1; y[t] = 2; __syncthreads();\n"

@@ -1,9 +1,9 @@
 """Warp-level instructions and barriers at which the wrong threads meet."""
 
 import numpy as np
-from kernelscope.events import BarrierEvent, InstructionEvent, MachineView
+from kernelscope.events import CLUSTER_BARRIER, BarrierEvent, InstructionEvent, MachineView
 
-from .exits import Exits
+from .exits import Exits, is_aligned, of_warps
 from .findings import Naming
 
 ALL_LANES = (
@@ -22,6 +22,9 @@ class Gatherings:
 
     def __init__(self, machine: MachineView, naming: Naming, exits: Exits):
         self.naming, self.exits, self.first_lane = naming, exits, machine.first_lane
+        # Aligned arrivals at the barrier of the cluster: their places, and each lane's last one.
+        self.places: dict[tuple, tuple[int, int]] = {}  # key of a place -> its number, its line
+        self.arrival = np.zeros(exits.launched.size, np.int64)  # 0: none
 
     def members(self, event: InstructionEvent, line: int, shuffle: bool) -> None:
         """The mask of a warp-level instruction."""
@@ -71,30 +74,65 @@ class Gatherings:
         self.naming.report("uninitialised-read", line, said, lanes, **how)
 
     def mixed(self, event: BarrierEvent) -> None:
-        """Threads of one block that met at different barrier instructions."""
+        """Threads of one block that met at different barrier instructions; of one warp at those of
+        the cluster.
+        """
+        in_cluster = event.barrier == CLUSTER_BARRIER
+        if in_cluster and event.complete:
+            self._mixed_arrivals(event)
         if not event.complete or len(event.arrivals) < 2:
             return
-        per_block = self.naming.per_block
+        team = 32 if in_cluster else self.naming.per_block
         groups: dict[tuple[int, int], list] = {}
         for (instruction, lanes), site in zip(event.arrivals, event.sites, strict=True):
             if "arrive" in instruction.opcode or len(instruction.operands) > 1:
                 return  # a barrier with a count of its own: producers and consumers may differ
+            if in_cluster and not is_aligned(instruction):
+                return
             key = id(instruction), id(site)
             known = groups.setdefault(key, [instruction, lanes, site])
             if known[1] is not lanes:
                 known[1] = np.concatenate([known[1], lanes])
         if len(groups) < 2:
             return
-        blocks = [set(np.unique(lanes // per_block).tolist()) for _, lanes, _ in groups.values()]
-        pairs = [mine & other for i, mine in enumerate(blocks) for other in blocks[:i]]
+        teams = [set(np.unique(lanes // team).tolist()) for _, lanes, _ in groups.values()]
+        pairs = [mine & other for i, mine in enumerate(teams) for other in teams[:i]]
         shared = sorted(set().union(*pairs))
         if not shared:
             return
-        members = [  # of the first of these blocks
-            (event.machine.line_at(site, instruction), lanes[lanes // per_block == shared[0]])
+        members = [  # of the first of these teams
+            (event.machine.line_at(site, instruction), lanes[lanes // team == shared[0]])
             for instruction, lanes, site in groups.values()
         ]
         self._report_mixed([m for m in members if m[1].size], len(shared))
+
+    def arrive(self, event: InstructionEvent, line: int) -> None:
+        """An arrival at the barrier of the cluster."""
+        instruction, number = event.instruction, 0
+        if is_aligned(instruction):
+            sites = event.machine.running(instruction, event.lanes.size)
+            key = id(instruction), *map(id, sites)
+            number, _ = self.places.setdefault(key, (len(self.places) + 1, line))
+        self.arrival[event.lanes] = number
+
+    def _mixed_arrivals(self, event: BarrierEvent) -> None:
+        """Threads of one warp that arrived at the barrier of the cluster at different places."""
+        count = event.machine.cluster_arrivals
+        passing = np.concatenate([lanes for _, lanes in event.arrivals])
+        together = event.machine.alive & (self.arrival > 0)
+        together &= count == np.repeat(of_warps(passing, count), 32)
+        lanes = np.nonzero(together)[0]
+        number = self.arrival[lanes]
+        odd = number != of_warps(lanes, self.arrival)[lanes >> 5]
+        if not odd.any():
+            return
+        here = lanes >> 5 == lanes[odd][0] >> 5
+        members = [
+            (line, lanes[here & (number == one)])
+            for one, line in self.places.values()
+            if one in number[here]
+        ]
+        self._report_mixed(members, np.unique(lanes[odd] >> 5).size)
 
     def _report_mixed(self, members, blocks: int) -> None:
         """members: (line, lanes) of each barrier."""

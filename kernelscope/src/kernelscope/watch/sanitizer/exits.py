@@ -19,7 +19,8 @@ class Exits:
     barrier to the kernel's end, it went around it, which CUDA leaves undefined: a warning. A thread
     that ended from code before the barrier, as after `if (t >= n) return;`, is left alone. A
     barrier in a device function counts as one at the kernel's call. The same holds for the lanes
-    that the mask of a warp-level instruction names.
+    that the mask of a warp-level instruction names, and for those of a warp at an aligned barrier
+    of the cluster, which all threads of the warp must execute.
     """
 
     def __init__(self, machine: MachineView, lanes: int, naming: Naming):
@@ -75,19 +76,26 @@ class Exits:
 
     def barrier(self, event: BarrierEvent) -> None:
         """Report the barrier when threads of its blocks went around it and have ended."""
-        if not event.complete or event.barrier == CLUSTER_BARRIER or self.seen is None:
+        if not event.complete or self.seen is None:
             return
         if any(len(instruction.operands) > 1 for instruction, _ in event.arrivals):
             return
         arrived = np.concatenate([lanes for _, lanes in event.arrivals])
-        here = np.zeros(self.launched.size // self.naming.per_block, bool)
-        here[arrived // self.naming.per_block] = True
-        around = self.launched & ~event.machine.alive & np.repeat(here, self.naming.per_block)
+        around = self.launched & ~event.machine.alive
         around &= self.seen > self.seen[arrived].max()
+        team, words = self.naming.per_block, "their blocks"
+        if event.barrier == CLUSTER_BARRIER:
+            if not all(is_aligned(instruction) for instruction, _ in event.arrivals):
+                return
+            team, words, count = 32, "their warps", event.machine.cluster_arrivals
+            around &= count < np.repeat(of_warps(arrived, count), 32)  # others may have passed it
+        here = np.zeros(self.launched.size // team, bool)
+        here[arrived // team] = True
+        around &= np.repeat(here, team)
         if around.any():
             last = max(range(len(event.sites)), key=lambda i: self.seen[event.arrivals[i][1][0]])
             line = event.machine.line_at(event.sites[last], event.arrivals[last][0])
-            self.report(line, np.nonzero(around)[0], arrived.size, "their blocks")
+            self.report(line, np.nonzero(around)[0], arrived.size, words)
 
     def meeting(self, event: InstructionEvent, members, line: int) -> None:
         """The same for a warp-level instruction; members: the masks of its lanes."""
@@ -116,3 +124,15 @@ class Exits:
         )
         how = {"severity": "warning", "count": blocks}
         self.naming.report("divergent-barrier", line, said, lanes + self.first_lane, **how)
+
+
+def is_aligned(instruction: Instruction) -> bool:
+    """Must all threads of a warp execute this barrier together?"""
+    return "aligned" in instruction.opcode.split(".")
+
+
+def of_warps(lanes: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """(warps,) the value of a lane of each warp that has some among these lanes, else 0."""
+    found = np.zeros(value.size >> 5, value.dtype)
+    found[lanes >> 5] = value[lanes]
+    return found

@@ -254,6 +254,7 @@ class Sanitizer(Observer):
         else:  # barrier.cluster.arrive
             phase, relaxed = event.machine.cluster_arrivals, ".relaxed" in event.instruction.opcode
             order.arrive_at_cluster(event.lanes, phase, self._tick(), relaxed)
+            self._chunks[event.machine].gatherings.arrive(event, self._last_line)
 
     def _use_phase(self, event: InstructionEvent, what: str) -> None:
         """An arrival at the phase of an mbarrier, or the question whether one is complete."""
