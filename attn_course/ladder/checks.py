@@ -22,16 +22,15 @@ def check_arrays(q, k, v, xp=np, *, paged: bool = False, kv_layout: str = "HND")
     """
     if kv_layout not in LAYOUTS:
         raise InputError(f"kv_layout is {kv_layout!r}: choose one of {', '.join(LAYOUTS)}")
-    heads, keys = map(kv_layout.index, "HN")
-    heads, keys = heads + 1, keys + 1
+    heads, keys = (1 + kv_layout.index(letter) for letter in "HN")
     for name, array in zip("qkv", (q, k, v), strict=True):
         _check_array(name, array, xp, tuple(DTYPES))
     for name, array in (("k", k), ("v", v)):
         if array.dtype != q.dtype:
             raise InputTypeError(
-                f"{name} is {array.dtype}, q {q.dtype}: pass {name}.astype(q.dtype)"
+                f"{name} is {array.dtype}, q {q.dtype}: pass {name}.astype(q.dtype), "
+                f"or q.astype({name}.dtype)"
             )
-    for name, array in (("k", k), ("v", v)):
         if (array.shape[0] != q.shape[0] and not paged) or array.shape[3] != q.shape[3]:
             raise InputError(
                 f"{name} has shape {array.shape}, q {q.shape}: batch and head dimension must be "
@@ -42,12 +41,9 @@ def check_arrays(q, k, v, xp=np, *, paged: bool = False, kv_layout: str = "HND")
                 f"{name} has shape {array.shape}, q {q.shape}: the heads of q must be a multiple "
                 f"of those of {name}; repeat or cut the heads"
             )
-    if k.shape[heads] != v.shape[heads]:
-        raise InputError(f"k has {k.shape[heads]} heads, v {v.shape[heads]}: make them equal")
-    if k.shape[keys] != v.shape[keys]:
-        raise InputError(f"k has {k.shape[keys]} keys, v {v.shape[keys]} values: make them equal")
-    if k.shape[0] != v.shape[0]:
-        raise InputError(f"k has {k.shape[0]} pages, v {v.shape[0]}: make them equal")
+    for axis, of_k, of_v in ((heads, "heads", ""), (keys, "keys", " values"), (0, "pages", "")):
+        if (mine := k.shape[axis]) != (other := v.shape[axis]):
+            raise InputError(f"k has {mine} {of_k}, v {other}{of_v}: make them equal")
 
 
 def check_flags(**flags) -> None:
@@ -61,7 +57,7 @@ def check_cache(lengths, page_table, batch: int, page: int, xp=np) -> None:
     """Refuse lengths and a page table that the kernels cannot read; None is neither.
 
     batch: sequences.  page: keys of a page. Whether numbers are in range is known without waiting
-    for a GPU only of lengths in host memory; these are checked in each call.
+    for a GPU only of those in host memory; check_range() looks at them in each call.
 
     Raises:
         TypeError, ValueError: as :func:`check_floats`, of int32; a shape that does not fit; pages
@@ -71,20 +67,29 @@ def check_cache(lengths, page_table, batch: int, page: int, xp=np) -> None:
         if array is None:
             continue
         check_floats(name, array, xp, ("int32",))
-        if array.shape[0] != batch or array.ndim != 1 + (name == "page_table"):
-            form = f"({batch},)" if name == "lengths" else f"({batch}, pages of a sequence)"
-            raise InputError(f"{name} has shape {array.shape}, not {form}")
+        if array.shape[:1] != (batch,) or array.ndim != 1 + (name == "page_table"):
+            form = f"({batch},): one" if array is lengths else f"({batch}, pages): a row"
+            raise InputError(f"{name} has shape {array.shape}, not {form} a sequence")
     if page_table is not None and page % 16:
         raise InputError(f"a page of k has {page} keys, not a multiple of 16: use larger pages")
 
 
-def check_range(lengths, most: int) -> None:
-    """Refuse lengths in host memory outside 0 to `most`, the keys that a sequence has room for."""
-    if isinstance(lengths, np.ndarray) and not 0 <= lengths.min() <= lengths.max() <= most:
-        raise InputError(
-            f"lengths go from {lengths.min()} to {lengths.max()}; the cache has room for {most} "
-            "keys a sequence: pass lengths from 0 to that, or more pages"
-        )
+def check_range(lengths, table, problem, pages: int) -> None:
+    """Refuse lengths in host memory outside 0 to m, and numbers of used pages that k does not have.
+
+    Entries of the table past the pages that a length needs may be anything.
+    """
+    if isinstance(lengths, np.ndarray):
+        for at in np.flatnonzero((lengths < 0) | (lengths > problem.m))[:1]:
+            raise InputError(
+                f"lengths[{at}] is {lengths[at]}; the cache has room for {problem.m} keys a "
+                "sequence: pass lengths from 0 to that, or more pages"
+            )
+    if isinstance(table, np.ndarray):
+        most = problem.m if lengths is None else lengths[:, None]
+        used = np.arange(table.shape[1]) * problem.page < most
+        for b, i in np.argwhere(used & ((table < 0) | (table >= pages)))[:1]:
+            raise InputError(f"page_table[{b}][{i}] is {table[b, i]}; k has pages 0 to {pages - 1}")
 
 
 def check_bias(bias, q, k, xp=np) -> tuple[int, int]:
@@ -125,10 +130,10 @@ def check_output(out, inputs: dict, xp=np) -> None:
 
 def check_overlap(out, inputs: dict, xp=np) -> None:
     """Raise ValueError where the output shares memory with an input."""
-    start, end = _extent(out)
+    start = start_of(out)
     for name, array in inputs.items():
-        first, last = _extent(array)
-        if start < last and first < end:
+        first = start_of(array)
+        if start < first + array.nbytes and first < start + out.nbytes:
             raise InputError(
                 f"out shares memory with {name}: the kernels would overwrite what they still "
                 f"read; pass an array of its own, such as {xp.__name__}.empty_like(q)"
@@ -139,11 +144,6 @@ def start_of(array) -> int:
     """Return the address of a NumPy or CuPy array's first element."""
     on_host = isinstance(array, np.ndarray)  # whose `data` has no bfloat16
     return array.__array_interface__["data"][0] if on_host else array.data.ptr
-
-
-def _extent(array) -> tuple[int, int]:
-    """First address of a contiguous array, and the one past its end."""
-    return start_of(array), start_of(array) + array.nbytes
 
 
 def _check_array(name, array, xp, dtypes, dimensions=(4,)):

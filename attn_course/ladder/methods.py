@@ -195,8 +195,9 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         if self.page_table is not None:
             arrays["page_table"] = self.page_table
         if self.lengths is not None:
-            check_range(self.lengths, self.problem().m)
             arrays["lengths"] = self.lengths
+        if "page_table" in arrays or "lengths" in arrays:
+            check_range(self.lengths, self.page_table, self.problem(), len(self.k))
         if self.out is not None:
             check(self.out, arrays, xp)
         arrays["out"] = xp.empty(self.q.shape, self.q.dtype) if self.out is None else self.out

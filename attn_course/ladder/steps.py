@@ -164,6 +164,8 @@ def _launch(
     defaults = row.constants()
     tuned = row.tune(problem, device) if row.tune else {}
     chosen = {**tuned, **chosen_constants(defaults, options)}
+    if (blocks := chosen.get("CLUSTER", 1)) not in (1, 2, 4, 8):
+        raise InputError(f"{row.entry}: CLUSTER is {blocks}; a cluster has 1, 2, 4 or 8 blocks")
     try:
         geometry = row.geometry(row.entry, problem, defaults | chosen)
     except ZeroDivisionError:

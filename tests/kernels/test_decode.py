@@ -340,11 +340,13 @@ def test_what_it_does_not_take_is_refused():
     table = np.zeros((2, 1), np.int32)
     with pytest.raises(ValueError, match="room for 40 keys"):
         attention(q, k, v, "decode", lengths=np.array([41, 3], np.int32))
+    with pytest.raises(ValueError, match=r"lengths\[1\] is -1; "):
+        attention(q, k, v, "decode", lengths=np.array([40, -1], np.int32))
     with pytest.raises(TypeError, match="lengths is int64, not int32"):
         attention(q, k, v, "decode", lengths=np.array([4, 3]))
-    with pytest.raises(ValueError, match=r"lengths has shape \(3,\), not \(2,\)"):
+    with pytest.raises(ValueError, match=r"lengths has shape \(3,\), not \(2,\): one a seq"):
         attention(q, k, v, "decode", lengths=np.zeros(3, np.int32))
-    with pytest.raises(ValueError, match=r"page_table has shape \(1, 2\), not \(2, pages"):
+    with pytest.raises(ValueError, match=r"page_table has shape \(1, 2\), not \(2, pages\): a row"):
         attention(q, k, v, "decode", page_table=table.reshape(1, 2))
     with pytest.raises(ValueError, match="a page of k has 40 keys, not a multiple of 16"):
         attention(q, k, v, "decode", page_table=table)
@@ -362,6 +364,29 @@ def test_what_it_does_not_take_is_refused():
         attention(q, k, v, "decode", bias=np.zeros((1, 40), np.float32))
     small = Device("small", (8, 0), 1, 40 * 1024)
     assert choose(Problem(64, 1, 4096, 64, dtype="float16"), small)[0] == "flash_mma"
+
+
+@pytest.mark.parametrize("number", [-1, 4])
+def test_a_page_that_the_cache_does_not_have_is_refused_where_a_length_needs_it(number):
+    q, k, v = inputs(BFLOAT16, 2, 4, 2, 1, 32, 64)
+    k, v = (a.reshape(4, 2, 16, 64) for a in (k, v))  # 4 pages of 16 keys
+    table, lengths = np.array([[0, 1], [2, number]], np.int32), np.array([32, 16], np.int32)
+    paged_cache = {"page_table": table, "lengths": lengths}
+    told = rf"page_table\[1\]\[1\] is {number}; k has pages 0 to 3"
+    expected = attention(q, k, v, "decode", **paged_cache)
+    lengths[1] = 17
+    with pytest.raises(ValueError, match=told):  # the call is a kept one by now
+        attention(q, k, v, "decode", **paged_cache)
+    with pytest.raises(ValueError, match=told):
+        attention(q, k, v, "decode", page_table=table)
+    table[1, 1], lengths[1] = 3, 16
+    assert np.array_equal(attention(q, k, v, "decode", **paged_cache), expected)
+
+
+@pytest.mark.parametrize("blocks", [0, 3])
+def test_a_size_that_no_cluster_has_is_refused(blocks):
+    with pytest.raises(ValueError, match=f"CLUSTER is {blocks}; a cluster has 1, 2, 4 or 8"):
+        step("decode_cluster").launch(Problem(4, 1, 64, 64), (f"-DCLUSTER={blocks}",), H200)
 
 
 def test_the_fastest_tiles_that_fit_are_taken():
