@@ -463,6 +463,8 @@ def test_threads_of_a_cluster_that_end_early(name):
     made = kernels(bodies, CG, "__cluster_dims__(2, 1, 1)", ("-arch=compute_90",))
     found = launch(made[T + CLUSTER + body], Sanitizer(), grid=4).findings
     assert {one.kind for one in found} == ({"race"} if racing else set()), found
+    told = not racing or "ended without arriving" in found[0].remedy
+    assert told is ("between" not in name)
 
 
 # -- clusters: an aligned barrier in a part of a warp ----------------------------------------------

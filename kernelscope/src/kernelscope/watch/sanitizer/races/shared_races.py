@@ -38,7 +38,7 @@ class SharedRaces(SharedState):
         # Behind the launch's own bytes is what CUDA reserves; groups of several warps meet there.
         self.end = naming.launch.shared_bytes
         self.has_reserved = self.stride > aligned(self.end)
-        self.clustered = machine.clustered
+        self.clustered, self.machine = machine.clustered, machine
         self.first_lane = machine.first_lane
         self.copies = CopiesUnderWay(self.shadow, machine.block_count * self.per_block)
         self.lifetimes = Lifetimes(machine, naming)
@@ -212,6 +212,14 @@ class SharedRaces(SharedState):
             return (
                 "put __syncthreads() between the two accesses (__syncwarp() is enough inside one "
                 "warp), or make both atomic"
+            )
+        first, last = earlier - self.first_lane, later - self.first_lane
+        arrivals = self.machine.cluster_arrivals
+        if not self.machine.alive[first] and arrivals[first] < arrivals[last]:
+            return (
+                f"{self.naming.who(earlier)} ended without arriving at the barrier of the cluster, "
+                "and nobody waits for a thread that has ended: let every block arrive there after "
+                "its last access"
             )
         return (
             "put the barrier of the cluster between the two accesses: cluster.sync(), or "
