@@ -158,22 +158,17 @@ def decode_pays(problem: Problem, device: Device) -> bool:
 
 def decode_cluster_tiles(problem: Problem, device: Device) -> list[Constants]:
     """Constants of 34 that fit a device, with the larger tile first."""
-    how = {
-        "BFLOAT16": int(problem.dtype == "bfloat16"),
-        "BULK": int(device.has_clusters and problem.d > BULK_KEYS),
-        "CLUSTER": DECODE_CLUSTER if device.has_clusters else 1,
-    }
+    bulk, cluster = problem.d > BULK_KEYS, DECODE_CLUSTER
+    if not device.has_clusters:
+        bulk, cluster = False, 1
+    how = {"BFLOAT16": int(problem.dtype == "bfloat16"), "BULK": int(bulk), "CLUSTER": cluster}
     tiles = [c | how for c in DECODE_CLUSTER_TILES.of(problem.d)]
     return [c for c in tiles if decode_cluster_bytes(c) <= device.shared_bytes]
 
 
 def decode_cluster_config(problem: Problem, device: Device) -> Constants:
-    """Constants of 34: the larger tile where all clusters with it run at once, of few blocks.
-
-    Raises ValueError where no tile fits the device.
-    """
-    found = decode_cluster_tiles(problem, device)
-    if not found:
+    """Constants of 34: the larger tile where all clusters with it run at once, of few blocks."""
+    if not (found := decode_cluster_tiles(problem, device)):
         raise InputError(
             f"decode_cluster: head dim {problem.d} fits no tile on {device.name}, which has "
             f"{device.shared_bytes // 1024} KB of shared memory a block; use method decode"
@@ -186,9 +181,8 @@ def decode_cluster_config(problem: Problem, device: Device) -> Constants:
 
 def decode_cluster_pays(problem: Problem, device: Device) -> bool:
     """Whether "auto" takes 34: as 23, where clusters of all heads run at once and read little."""
-    if not (device.has_clusters and problem.d <= LARGEST_D and decode_pays(problem, device)):
-        return False
-    if not decode_cluster_tiles(problem, device):
+    able = device.has_clusters and problem.d <= LARGEST_D and decode_pays(problem, device)
+    if not (able and decode_cluster_tiles(problem, device)):
         return False
     c = decode_cluster_config(problem, device)
     blocks = c["CLUSTER"] * decode_clusters(problem)

@@ -214,10 +214,12 @@ def test_memory_is_used_soundly(method, case):
     assert report.findings == []
 
 
+JOINS = "__syncthreads();  // barrier: a fast warp would join parts that "
+BARRIERS = ("cluster_wait();   //", f"{JOINS}are not", f"{JOINS}others", "inbox.wait(0);")
+
+
 @pytest.mark.turns(11)
-@pytest.mark.parametrize(
-    "line", in_turns(["cluster_wait();   //", "__syncthreads();  //", "inbox.wait(0);"], 3)
-)
+@pytest.mark.parametrize("line", in_turns(BARRIERS, 4))
 def test_every_barrier_of_a_cluster_is_needed(line):
     text = kernel_path("34_decode_cluster").read_text()
     assert text.count(line) == 1

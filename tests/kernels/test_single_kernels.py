@@ -411,18 +411,18 @@ def test_layouts_of_whole_rows_are_refused(name, shared_bytes):
 def test_auto_picks_by_head_dim_and_device():
     hopper, ampere, turing = GPUS[4], GPUS[0], GPUS[2]
     picks = [
-        (64, hopper, "split_tf32x3"),
-        (160, hopper, "flash_async"),
-        (256, ampere, "flash_async"),
-        (64, turing, "flash_fp32"),
-        (512, hopper, "rows_split"),
-        (512, turing, "rows_online"),
-        (20000, hopper, "rows_online"),
+        (16, 64, hopper, "split_tf32x3"),
+        (4, 160, hopper, "flash_async"),
+        (4, 256, ampere, "flash_async"),
+        (4, 64, turing, "flash_fp32"),
+        (4, 512, hopper, "rows_split"),
+        (4, 512, turing, "rows_online"),
+        (4, 20000, hopper, "rows_online"),
     ]
-    for d, gpu, method in picks:
-        found, reason = choose(Problem(4, 64, 64, d), gpu)
+    for heads, d, gpu, method in picks:
+        found, reason = choose(Problem(heads, 64, 64, d), gpu)
         assert found == method and str(d) in reason
-        launch = steps_of(found)[0].launch(Problem(4, 64, 64, d), device=gpu)
+        launch = steps_of(found)[0].launch(Problem(heads, 64, 64, d), device=gpu)
         assert launch.shared_bytes <= gpu.shared_bytes
     large = Problem(64, 2048, 2048, 64)
     found, reason = choose(large, hopper)

@@ -64,6 +64,35 @@ __device__ void multiply16(float (&c)[8], u64 a, u64 b, int sum) {
           "+f"(c[7]) : "l"(a), "l"(b), "r"(sum));
 }
 """
+# and for clusters of blocks
+CLUSTER_HEAD = (
+    HEAD
+    + r"""
+#define FENCE_BLOCK asm volatile("fence.acq_rel.cta;" ::: "memory")
+__device__ void meet(bool relaxed) {
+    if (relaxed) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    else asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ unsigned there(const void* mine, int block) {
+    unsigned r;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(at(mine)), "r"(block));
+    return r;
+}
+__device__ void arrive(unsigned bar) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];"
+        :: "r"(bar) : "memory");
+}
+__device__ void copy(unsigned to, const void* from, int bytes, unsigned bar) {
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
+        " [%0], [%1], %2, [%3];" :: "r"(to), "r"(at(from)), "r"(bytes), "r"(bar) : "memory");
+}
+__device__ void post(unsigned to, int x, unsigned bar) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
+        :: "r"(to), "r"(x), "r"(bar) : "memory");
+}
+"""
+)
 # Four warps, and a thread of a fifth one, share a tile of 2,048 bytes and two mbarriers.
 BEGIN = """    __shared__ __align__(1024) int4 tile[128]; __shared__ u64 full, free_;
     const int t = threadIdx.x; int4 got = {}; float c[4] = {};

@@ -2,38 +2,9 @@
 
 from functools import cache
 
-import async_source
 import pytest
-from async_source import check, kernels_of
+from async_source import CLUSTER_HEAD, check, kernels_of
 
-HEAD = (
-    async_source.HEAD
-    + r"""
-#define FENCE_BLOCK asm volatile("fence.acq_rel.cta;" ::: "memory")
-__device__ void meet(bool relaxed) {
-    if (relaxed) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-    else asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-__device__ unsigned there(const void* mine, int block) {
-    unsigned r;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(at(mine)), "r"(block));
-    return r;
-}
-__device__ void arrive(unsigned bar) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];"
-        :: "r"(bar) : "memory");
-}
-__device__ void copy(unsigned to, const void* from, int bytes, unsigned bar) {
-    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
-        " [%0], [%1], %2, [%3];" :: "r"(to), "r"(at(from)), "r"(bytes), "r"(bar) : "memory");
-}
-__device__ void post(unsigned to, int x, unsigned bar) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
-        :: "r"(to), "r"(x), "r"(bar) : "memory");
-}
-"""
-)
 BEGIN = """    __shared__ __align__(16) int row[64], sent[64]; __shared__ u64 bar;
     const int t = threadIdx.x, next = blockIdx.x % 2 ^ 1;
     sent[t] = t; FENCE; __syncthreads();
@@ -157,7 +128,7 @@ def clustered():
     bodies = [body(use, one) for use in USES for one in (*CLEAN.values(), *BROKEN.values())]
     return kernels_of(
         (*bodies, *map(stored, STORES), *(BEGIN + one for one in OTHERS)),
-        HEAD,
+        CLUSTER_HEAD,
         "__cluster_dims__(2) ",
     )
 
@@ -188,7 +159,7 @@ def test_the_fence_of_an_init_orders_no_store(barrier):
 
 @cache
 def alone():
-    return kernels_of([BEGIN + one for one in ALONE], HEAD)
+    return kernels_of([BEGIN + one for one in ALONE], CLUSTER_HEAD)
 
 
 @pytest.mark.parametrize("text", ALONE)

@@ -148,6 +148,25 @@ def test_a_barrier_without_a_wait():
     assert [kind for kind, *_ in block.read(shift=1)] == ["race"]
 
 
+def test_a_copy_under_way_when_its_block_ends():
+    """A group without copies needs no wait; a wait of some threads is none of the others'."""
+    copy = """__shared__ int s[64]; const int t = threadIdx.x;
+        __pipeline_memcpy_async(&s[t], &a[t], 4); __pipeline_commit(); """
+    waits = (
+        "",
+        "if (t < 40) __pipeline_wait_prior(0);",
+        "__pipeline_wait_prior(0); __pipeline_commit();",
+        "__pipeline_commit(); __pipeline_wait_prior(1);",
+    )
+    made = kernels(tuple(copy + wait for wait in waits), "#include <cuda_pipeline.h>").values()
+    all_, some, *clean = (launch(kernel, Sanitizer()).findings for kernel in made)
+    assert not any(clean)
+    for found, count in ((all_, 64), (some, 24)):
+        (one,) = found
+        assert (one.kind, one.severity, one.array, one.count) == ("race", "warning", "s", count)
+        assert "when the block has ended" in one.message and "wait_group 0" in one.remedy
+
+
 def test_a_source_is_not_overwritten_while_it_is_copied():
     body = """__shared__ int s[64]; const int t = threadIdx.x;
         __pipeline_memcpy_async(&s[t], &a[t], 4); __pipeline_commit(); FIRST

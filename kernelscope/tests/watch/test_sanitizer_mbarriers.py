@@ -108,7 +108,7 @@ MISUSES = {
             " mbarrier.arrive_drop.shared.b64 s, [%0]; }" :: AT(&own) : "memory"); }
         __syncthreads(); copy(&s[t], a + t);
         asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: AT(&own) : "memory");
-        wait_parity(&own, 0);""",
+        wait_parity(&own, 0); asm volatile("cp.async.wait_all;");""",
     ),
 }
 

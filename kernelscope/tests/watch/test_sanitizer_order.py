@@ -34,7 +34,7 @@ ORDERED = (
     "b[g] = a[t]; c.sync(); s[t] = b[g ^ 64];",
     "p[t] = a[t]; c.barrier_arrive(); b[g] = a[t]; c.barrier_wait(); b[g] = s[t];",
     "s[t] = a[t]; c.sync(); s[t] += 1; c.sync(); b[g] = p[t]; c.sync(); s[63 - t] = 2;",
-    "s[t] = a[t]; c.sync(); if (t > 40) return; c.sync(); b[g] = p[63 - t];",
+    "s[t] = a[t]; c.sync(); if (t > 40) return; c.sync(); b[g] = p[63 - t]; c.sync();",
     f"p[t] = a[t]; {FENCE} {RELAXED} b[g] = s[t];",
     f"p[t] = a[t]; c.sync(); {RELAXED} b[g] = s[t];",
 )
@@ -50,7 +50,7 @@ RACING = (
     "c.barrier_arrive(); p[t] = a[t]; c.barrier_wait(); if (c.block_rank() == 0) b[g] = s[t];",
 )
 UNWRITTEN = "c.sync(); b[g] = p[63 - t]; c.sync();"
-REMOTE = "p[t] = a[t]; c.sync(); b[g] = s[t] + p[t];"
+REMOTE = "p[t] = a[t]; c.sync(); b[g] = s[t] + p[t]; c.sync();"
 BODIES = tuple(STARTED + body for body in (*ORDERED, *RACING, UNWRITTEN, REMOTE))
 EARLY = ("p[t] = a[t]; c.sync(); b[g] = s[t];", "c.barrier_arrive(); p[t] = 1; c.barrier_wait();")
 AFTER_RELAXED = f"{RELAXED} p[t] = a[t]; c.sync(); b[g] = s[t];"  # all blocks have started

@@ -52,7 +52,8 @@ class Finding:
             extents "tile[0..31][0..32]".
         remedy: the usual fix.
         count: how often it was seen, in accesses of single threads; a barrier's in blocks.
-        other_line: line of the earlier access of a race; 0 elsewhere.
+        other_line: line of the earlier access of a race, or where the block ended whose memory
+            it is; 0 elsewhere.
         header: "name:line `text`" of the place in a header that `line` leads to; "" elsewhere.
         called: "line N `text`" of the call of the function that `line` is in; calls joined by "or"
             where it is not known which of those that were made; "" in the kernel itself.
@@ -124,12 +125,12 @@ class Findings:
             finding,
             message=in_words(finding.message),
             line_text=finding.line_text or text,
-            header=self.header if finding.line == self.line else "",
-            called=finding.called or (self._called() if finding.line == self.line else ""),
+            header=finding.header or (self.header if finding.line == self.line else ""),
+            called=finding.called or (self.called() if finding.line == self.line else ""),
             remedy=in_words(remedy),
         )
 
-    def _called(self) -> str:
+    def called(self) -> str:
         """The calls of the function that is running."""
         if self.event is None:
             return ""

@@ -5,10 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from kernelscope.events import GIVE_MEMORY, VERBS, Access
+from kernelscope.events import BULK_SIZE, GIVE_MEMORY, GRID_BARRIER, VERBS, Access, FaultEvent
 
+from .async_proxy.phases import ARRIVALS
+from .barriers import ALL_LANES
 from .elements import NOWHERE, Array, Element, element
 from .findings import Finding, Naming
+from .traits import MEETINGS
 
 _FAR = 1 << 20  # bytes: an address this far from every array belongs to none in particular
 
@@ -158,3 +161,18 @@ def nearest(arrays: Sequence, address: int, line: int, naming: Naming):
 
 def _distance(buffer, address: int) -> int:
     return max(buffer.start - address, address - (buffer.start + buffer.size - 1), 0)
+
+
+def remedy_of(event: FaultEvent) -> str:
+    """Return the fix of a fault where the one of its kind does not fit, or ""."""
+    opcode = event.instruction.opcode if event.instruction is not None else ""
+    if event.kind == "divergent-barrier" and "mbarrier" in event.message:
+        return ARRIVALS
+    if BULK_SIZE in event.message:
+        return "give the size in bytes, and let rows have a multiple of 16"
+    if event.kind == "out-of-bounds" and "its descriptor" in event.message:
+        return "correct the descriptor: every chunk that it leads to has to be in the tile"
+    if GRID_BARRIER in event.message:
+        return "let all blocks of the grid reach grid.sync(), or none"
+    missed = event.kind == "divergent-barrier" and opcode.startswith(MEETINGS)
+    return ALL_LANES if missed else ""

@@ -6,9 +6,7 @@ from functools import partial
 
 import numpy as np
 from kernelscope.events import (
-    BULK_SIZE,
     CLUSTER_BARRIER,
-    GRID_BARRIER,
     Access,
     AsyncOperation,
     BarrierEvent,
@@ -22,13 +20,13 @@ from kernelscope.events import (
 
 from ...errors import InputError, InputTypeError
 from .async_proxy.global_copies import GlobalCopies
-from .async_proxy.phases import ARRIVALS
 from .async_proxy.proxy import AsyncProxy, has_asynchronous, is_concerned, none_yet
 from .async_proxy.value_flow import ValueFlow, flow_of
-from .barriers import ALL_LANES, Gatherings
+from .barriers import Gatherings
 from .elements import Array
 from .exits import Exits
 from .findings import Finding, Findings, Naming
+from .lifetimes import LEAVES
 from .local_memory import LocalMemory
 from .pointers import Bounds
 from .races.context import Context, LaneStamps
@@ -37,8 +35,8 @@ from .races.handshakes import Handshakes
 from .races.meetings import phase_key
 from .races.ordering import ChunkOrder
 from .races.shared_races import SharedRaces
-from .refusals import leaving, nearest, refused
-from .traits import MEETINGS, InstructionTraits, is_fence
+from .refusals import leaving, nearest, refused, remedy_of
+from .traits import InstructionTraits, is_fence
 from .unset.copies import Copies
 from .unset.registers import Registers
 from .unset.unassigned import RegisterPlan, plan_of
@@ -48,10 +46,15 @@ class _ChunkState:
     """What is known of one chunk while it runs."""
 
     def __init__(
-        self, machine: MachineView, naming: Naming, lines: list[int], plan: RegisterPlan | None
+        self,
+        machine: MachineView,
+        races: GlobalRaces,
+        naming: Naming,
+        lines: list[int],
+        plan: RegisterPlan | None,
     ):
         lanes = machine.block_count * naming.per_block
-        self.order = ChunkOrder(machine)
+        self.order = ChunkOrder(machine, races.publications)
         self.shared = SharedRaces(machine, naming, lines)
         self.local = LocalMemory(machine, lanes, naming)
         self.registers = Registers(machine, lanes, naming, plan, self.local) if plan else None
@@ -168,7 +171,7 @@ class Sanitizer(Observer):
             image = machine.memory("global")
             self._global = GlobalRaces(image, self._naming, self._lines, unwritten)
             self._global.handshakes = self._handshakes
-        state = _ChunkState(machine, self._naming, self._lines, self._plan)
+        state = _ChunkState(machine, self._global, self._naming, self._lines, self._plan)
         state.shared.handshakes = self._handshakes
         if self._in_clusters:
             state.order.at_cluster()
@@ -183,8 +186,8 @@ class Sanitizer(Observer):
         state = self._chunks.pop(machine, None)
         if state is not None and state.proxy is not None:
             state.proxy.finish()
-            if not state.proxy.hung:
-                state.shared.finish()
+        if state is not None and not (state.proxy is not None and state.proxy.hung):
+            state.shared.finish(state.order)
         self.found.event = None  # it holds the chunk's memory
 
     def launch_finished(self, launch: Launch) -> None:
@@ -213,6 +216,9 @@ class Sanitizer(Observer):
             if len(calls) == 1:
                 self._last_line = calls.pop() or self._last_line
         self.found.line, self.found.header, self.found.event = self._last_line, header, event
+        if event.machine.clustered and event.instruction.opcode in LEAVES:
+            state = self._chunks[event.machine]
+            state.shared.lifetimes.leave(event.lanes, self._last_line)
         registers = self._chunks[event.machine].registers if followed else None
         if registers is not None:
             registers.use(event, self._last_line)
@@ -246,8 +252,8 @@ class Sanitizer(Observer):
             number = event.machine.operand(event.instruction, operands[0], event.lanes.size)
             order.arrive(event.lanes, number, self._tick())
         else:  # barrier.cluster.arrive
-            time = None if ".relaxed" in event.instruction.opcode else self._tick()
-            order.arrive_at_cluster(event.lanes, event.machine.cluster_arrivals, time)
+            phase, relaxed = event.machine.cluster_arrivals, ".relaxed" in event.instruction.opcode
+            order.arrive_at_cluster(event.lanes, phase, self._tick(), relaxed)
 
     def _use_phase(self, event: InstructionEvent, what: str) -> None:
         """An arrival at the phase of an mbarrier, or the question whether one is complete."""
@@ -449,6 +455,7 @@ class Sanitizer(Observer):
                 state.order.at_cluster().wait(lanes, event.machine.cluster_arrivals)
                 state.order.publications.barrier(lanes, self._tick())
             self._global.publications.barrier(event.blocks, self._tick())
+            state.shared.lifetimes.settle(state.order)
         else:
             state.order.barrier(event.arrivals, event.barrier, self._tick())
             self._global.publications.barrier(event.blocks, self._tick())
@@ -480,21 +487,11 @@ class Sanitizer(Observer):
             lines = self._machine.lines_of(event.instruction)
             line = next(filter(None, lines), self._last_line)
         threads = tuple(event.threads)
-        opcode = event.instruction.opcode if event.instruction is not None else ""
-        missed = event.kind == "divergent-barrier" and opcode.startswith(MEETINGS)
-        remedy = ALL_LANES if missed else ""
-        if GRID_BARRIER in event.message:
-            remedy = "let all blocks of the grid reach grid.sync(), or none"
-        if event.kind == "out-of-bounds" and "its descriptor" in event.message:
-            remedy = "correct the descriptor: every chunk that it leads to has to be in the tile"
-        if BULK_SIZE in event.message:
-            remedy = "give the size in bytes, and let rows have a multiple of 16"
         if event.kind == "divergent-barrier" and "mbarrier" in event.message:
-            remedy = ARRIVALS
             for state in self._chunks.values():
                 if state.proxy is not None:
                     state.proxy.hung |= " hangs " in event.message
         place, called = (event.array, event.index), self.found.calls({event.call_line} - {line})
         self.found.event = None  # that of another instruction
-        finding = Finding(event.kind, line, event.message, threads, *place, remedy=remedy)
+        finding = Finding(event.kind, line, event.message, threads, *place, remedy=remedy_of(event))
         self.found.add(replace(finding, called=called))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from kernelscope.events import AsyncOperation
+from kernelscope.events import Access, AsyncOperation
 
 from ..races.ordering import ChunkOrder
 
@@ -48,6 +48,12 @@ class AsyncWork:
         """As messages call it."""
         what = {COPY: "the bulk copy", STORE: "the bulk copy out of shared memory"}
         return f"{what.get(self.kind, 'the wgmma')} of line {self.line}"
+
+    @property
+    def source(self) -> Access | None:
+        """What it reads of shared memory."""
+        loads = [one for one in self.told.accesses if (one.space, one.kind) == ("shared", "load")]
+        return loads[0] if loads else None
 
     @property
     def reduces(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from kernelscope.events import Access, AsyncOperation, InstructionEvent, MachineView
 
 from ..findings import Naming
@@ -168,8 +169,18 @@ class AsyncProxy:
             if self.hung or operation.first_lane != self.machine.first_lane:
                 continue
             over = operation.read if operation.kind == STORE else operation.ended
-            if operation.kind != PRODUCT and not over:
+            if operation.kind != PRODUCT and not (over and self.source_stays(operation)):
                 self.tiles.report_exit(operation)
+
+    def source_stays(self, operation: AsyncWork) -> bool:
+        """Does a copy to another block end before its own block, whose memory it reads?"""
+        if operation.kind != COPY or operation.source is None:
+            return True
+        time, waited = (
+            np.array(list(one)) for one in (operation.ended.values(), operation.ended.keys())
+        )
+        home = operation.lane // (32 * self.machine.warps_per_block)
+        return bool(self.order.known_to(home, time, waited).any())
 
 
 def none_yet() -> list:

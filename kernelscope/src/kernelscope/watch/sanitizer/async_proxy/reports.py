@@ -5,6 +5,7 @@ from kernelscope.events import Access
 
 from ..elements import Element
 from ..findings import Naming
+from ..lifetimes import MEET_LAST
 from ..races.context import Context
 from ..races.shadow import lane_of, time_of
 from .operations import COPY, PRODUCT, STORE, AsyncWork
@@ -176,8 +177,16 @@ class TileReports:
     def report_exit(self, operation: AsyncWork) -> None:
         """A copy that is under way when its block ends."""
         shared = [one for one in operation.told.accesses if one.space == "shared"][-1]
+        if operation.ended and operation.source is not None:
+            shared = operation.source
         where = self.naming.element("shared", int(shared.address[0]), 4)
-        if operation.kind == COPY:
+        if operation.kind == COPY and shared.kind == "load":
+            said = (
+                f"{operation.name} reads {where.text} of the block of {self.who(operation.lane)}, "
+                "which may have ended: nothing lets it wait for the end of the copy"
+            )
+            remedy = MEET_LAST
+        elif operation.kind == COPY:
             said = f"{operation.name} may still write to {where.text} when the block has ended"
             remedy = "let a thread of the block wait for the phase of its mbarrier before the end"
         else:

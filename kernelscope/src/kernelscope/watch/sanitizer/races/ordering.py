@@ -14,14 +14,15 @@ import numpy as np
 from kernelscope.events import MachineView
 
 from .meetings import MbarrierPhases, NamedBarriers, WarpMeetings, block_of_phase
-from .publications import LanePublications
+from .publications import GridPublications, LanePublications
 from .shadow import TIME_SHIFT
 
 
 class ChunkOrder:
     """Barriers of one chunk of blocks: when each lane last passed one, as event times."""
 
-    def __init__(self, machine: MachineView):
+    def __init__(self, machine: MachineView, of_grid: GridPublications):
+        """of_grid: what flags in global memory order, of the whole launch."""
         self.alive = machine.alive  # the machine keeps it up to date
         self.per_block, self.first_lane = 32 * machine.warps_per_block, machine.first_lane
         self.lanes = lanes = machine.block_count * self.per_block
@@ -37,6 +38,7 @@ class ChunkOrder:
         self.clusters: ClusterBarriers | None = None  # where threads come to some
         self.cluster_of_block = machine.cluster_of_block
         self.publications = LanePublications()
+        self.of_grid = of_grid
         # When each warp last released by a fence, for its block and for others.
         self.fences = np.zeros((2, lanes >> 5), np.int64)
 
@@ -167,10 +169,12 @@ class ChunkOrder:
             self.clusters = ClusterBarriers(self.lanes, cluster, self.per_block)
         return self.clusters
 
-    def arrive_at_cluster(self, lanes: np.ndarray, phase: np.ndarray, time: int | None) -> None:
+    def arrive_at_cluster(
+        self, lanes: np.ndarray, phase: np.ndarray, time: int, relaxed: bool
+    ) -> None:
         """Lanes arrive at the barrier of their cluster; arguments as of ClusterBarriers.arrive."""
         passed = self._passed_by(lanes)
-        self.at_cluster().arrive(lanes, phase, passed, time)
+        self.at_cluster().arrive(lanes, phase, passed, time, relaxed)
 
     def fence(self, lanes: np.ndarray, time: int, wide: bool) -> None:
         """A fence that releases, by some lanes. wide: of more than the block."""
@@ -240,6 +244,43 @@ class ChunkOrder:
             ordered |= self.publications.relation(time, earlier, later)[0]
         return ordered
 
+    def has_started(self, block: np.ndarray, later: np.ndarray) -> np.ndarray:
+        """(n,) bool: does what `later` does now come after anything that a block did?"""
+        begin, first = np.zeros(later.size, np.int64), block * self.per_block
+        known = self.cluster_orders(begin, first, later)
+        for warp in range(0, self.per_block, 32):
+            if known.all():
+                break
+            known |= self.happened(begin, first + warp, later)
+        return known
+
+    def known_to(self, block: int, time: np.ndarray, earlier: np.ndarray) -> np.ndarray:
+        """(n,) bool: does the last thing that a thread of a block did come after what `earlier`
+        did at `time`?
+        """
+        known = earlier // self.per_block == block
+        each = np.arange(block * self.per_block, (block + 1) * self.per_block).reshape(-1, 32)
+        phase = np.zeros_like(each) if self.clusters is None else self.clusters.phase[each]
+        for later in each[np.arange(len(each)), phase.argmax(axis=1)].tolist():
+            open_ = np.nonzero(~known)[0]
+            if not open_.size:
+                break
+            case = time[open_], earlier[open_], np.full(open_.size, later)
+            known[open_] = self.happened(*case)
+        return known
+
+    def happened(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool: causes_order(), where a relaxed arrival at a barrier of the cluster tells of
+        what came before it, too, and a flag in global memory, of what the whole block did.
+        """
+        known = self.causes_order(time, earlier, later)
+        if self.clusters is not None:
+            known |= self.clusters.orders(time, earlier, later, relaxed=True)
+        if not known.all():
+            lanes = earlier + self.first_lane, later + self.first_lane
+            known |= self.of_grid.relation(time, *lanes)[0]
+        return known
+
     def warp_orders(self, time, earlier, later) -> np.ndarray:
         """(n,) bool: did __syncwarp() come between, directly or over other lanes of the warp?"""
         return self.synced.orders(time, earlier, later)
@@ -263,6 +304,8 @@ class ClusterBarriers:
         self.cluster, self.per_block = cluster_of_lane, per_block
         self.passed = np.zeros((self._KEPT, lanes // per_block), np.int64)  # by phase and block
         self.arrived = np.zeros((self._KEPT, lanes), np.int64)  # when, by phase
+        # The same two where a relaxed arrival counts as any other.
+        self.told_passed, self.came = np.zeros_like(self.passed), np.zeros_like(self.arrived)
         self.arrivals = np.zeros(lanes, np.int64)  # how many
         # A relaxed arrival orders what its lane did before its last fence, and the mbarrier.inits
         # before its last fence.mbarrier_init.
@@ -273,30 +316,35 @@ class ClusterBarriers:
         self.told = np.zeros((self._KEPT, lanes), np.int64)  # `fenced`, by phase
 
     def arrive(
-        self, lanes: np.ndarray, phase: np.ndarray, passed: np.ndarray, time: int | None
+        self, lanes: np.ndarray, phase: np.ndarray, passed: np.ndarray, time: int, relaxed: bool
     ) -> None:
         """phase: (all lanes,) how often each has arrived; passed: when each of these lanes last
         passed a barrier of its block.
 
-        time: None for an arrival that is relaxed. It tells the others that the thread has started,
-        and orders nothing that the thread did since its last fence or releasing arrival.
+        relaxed: it tells the others that the thread has come so far, and orders nothing that the
+        thread did since its last fence or releasing arrival.
         """
         self.arrivals[lanes] = phase[lanes]
-        released = self.released[lanes] if time is None else time
-        passed = np.where(passed <= released, passed, 0)
-        np.maximum.at(self.passed, (phase[lanes] % self._KEPT, lanes // self.per_block), passed)
+        released = self.released[lanes] if relaxed else time
+        number = phase[lanes] % self._KEPT
+        place = number, lanes // self.per_block
+        np.maximum.at(self.told_passed, place, passed)
+        np.maximum.at(self.passed, place, np.where(passed <= released, passed, 0))
         self.released[lanes] = released
-        self.arrived[phase[lanes] % self._KEPT, lanes] = released
-        self.told[phase[lanes] % self._KEPT, lanes] = self.fenced[lanes]
+        self.arrived[number, lanes], self.came[number, lanes] = released, time
+        self.told[number, lanes] = self.fenced[lanes]
 
     def wait(self, lanes: np.ndarray, phase: np.ndarray) -> None:
         self.phase[lanes] = phase[lanes]
 
-    def orders(self, time, earlier, later) -> np.ndarray:
-        """(n,) bool: did a barrier of their cluster come between?"""
+    def orders(self, time, earlier, later, relaxed: bool = False) -> np.ndarray:
+        """(n,) bool: did a barrier of their cluster come between? relaxed: or a relaxed arrival."""
+        arrived, passed = self.arrived, self.passed
+        if relaxed:
+            arrived, passed = self.came, self.told_passed
         phase = np.minimum(self.phase[later], self.arrivals[earlier])  # fewer: it has ended
-        before = self.arrived[phase % self._KEPT, earlier]
-        by_block = self.passed[self.phase[later] % self._KEPT, earlier // self.per_block]
+        before = arrived[phase % self._KEPT, earlier]
+        by_block = passed[self.phase[later] % self._KEPT, earlier // self.per_block]
         known = (time < before) | (time < by_block) & (self.phase[later] > 0)
         known &= self.cluster[earlier] == self.cluster[later]
         return known | self.orders_init(time, earlier, later)

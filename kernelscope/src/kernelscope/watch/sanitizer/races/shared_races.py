@@ -7,11 +7,19 @@ from kernelscope.addresses import aligned
 from kernelscope.events import Access, MachineView, PhaseUse
 
 from ..findings import Naming
+from ..lifetimes import Lifetimes
 from .context import Context, LaneStamps
 from .copies_under_way import CP_ASYNC, RED_ASYNC, CopiesUnderWay
 from .meetings import phase_key
+from .ordering import ChunkOrder
 from .shadow import FIRST, HOST, NEVER, STRONG, Shadow, Touch, lane_of, time_of
 from .shared_state import SharedState
+
+WAIT_BEFORE_THE_END = "let a thread of that block wait for the phase of its mbarrier before the end"
+WAIT_FOR_OWN = (
+    "let each thread that copies end with cp.async.wait_all or cp.async.wait_group 0 "
+    "(__pipeline_wait_prior(0)): shared memory is gone with the block"
+)
 
 
 class SharedRaces(SharedState):
@@ -33,6 +41,7 @@ class SharedRaces(SharedState):
         self.clustered = machine.clustered
         self.first_lane = machine.first_lane
         self.copies = CopiesUnderWay(self.shadow, machine.block_count * self.per_block)
+        self.lifetimes = Lifetimes(machine, naming)
 
     def access(self, access: Access, context: Context) -> None:
         if self.has_reserved and int(access.address.view(np.int64).min()) >= self.end:
@@ -40,36 +49,8 @@ class SharedRaces(SharedState):
         if self.copies.batches:
             access = self.check_copies(access, context)
         if access.block is not None:
-            self.check_started(access, context)
+            self.lifetimes.access(access, context)
         super().access(access, context)
-
-    def check_started(self, access: Access, context: Context) -> None:
-        """An access to another block's shared memory before a barrier of the cluster.
-
-        CUDA promises no shared memory of a block that has not started.
-        """
-        lane, holder = context.lanes.lane, access.block
-        from_start = np.zeros(lane.size, np.int64)
-        started = context.order.cluster_orders(from_start, holder * self.per_block, lane)
-        early = (holder != lane // self.per_block) & ~started
-        if access.valid is not None:
-            early &= access.valid
-        if not early.any():
-            return
-        first = int(np.argmax(early))
-        element = self.naming.element(self.space, int(access.address[first]), access.size)
-        lanes = lane_of(context.lanes.bits[early])
-        owner = self.naming.thread(int(holder[first]) * self.per_block + self.first_lane)[0]
-        verb = "reads" if access.kind == "load" else "writes"
-        said = (
-            f"{self.naming.who(lanes[0])} {verb} {element.text} of block {owner}, which may not "
-            "have started: no barrier of the cluster lies before"
-        )
-        remedy = (
-            "let all blocks of the cluster meet first: cluster.sync(), or barrier.cluster.arrive "
-            "and barrier.cluster.wait"
-        )
-        self.naming.report("race", context.line, said, lanes, element, remedy=remedy)
 
     def start_copy(self, access: Access, context: Context) -> None:
         """The shared half of a cp.async: written when its lane waits for it, not now."""
@@ -105,10 +86,13 @@ class SharedRaces(SharedState):
         init = self.shadow.marked("init", touch.unit)
         return np.where((init != 0) & (writer & STRONG != 0), init, writer)
 
-    def finish(self) -> None:
-        """The chunk has ended: what st.async and red.async store, and nobody has waited for."""
+    def finish(self, order: ChunkOrder) -> None:
+        """The chunk has ended: copies that nobody has waited for, and blocks that nobody kept."""
+        self.lifetimes.settle(order)
         for batch in self.copies.batches:
             if batch.name == CP_ASYNC:
+                batch = batch.part(~self.lifetimes.alive[batch.lane])
+            if not batch.lane.size:
                 continue
             address = int(batch.address[0]) % self.stride
             element = self.naming.element(self.space, address, batch.size)
@@ -116,9 +100,11 @@ class SharedRaces(SharedState):
                 f"the {batch.name} of line {batch.line} may still write {element.text} when the "
                 "block has ended"
             )
-            remedy = "let a thread of that block wait for the phase of its mbarrier before the end"
+            how = {"remedy": WAIT_BEFORE_THE_END}
+            if batch.name == CP_ASYNC:
+                how = {"remedy": WAIT_FOR_OWN, "severity": "warning"}
             lanes = lane_of(batch.bits)
-            self.naming.report("race", batch.line, said, lanes, element, remedy=remedy)
+            self.naming.report("race", batch.line, said, lanes, element, **how)
 
     def deliver(self, access: Access) -> None:
         """What a bulk copy has put in place counts as written, by no thread, from here on."""
@@ -209,6 +195,11 @@ class SharedRaces(SharedState):
         if ordered.all():
             return ordered, ordered, ordered
         fenced, taken = order.publications.relation(time, earlier, lane)
+        if self.clustered:  # between blocks a fence tells what other warps of the block did, too
+            apart = earlier // self.per_block != lane // self.per_block
+            lanes = earlier + self.first_lane, lane + self.first_lane
+            of_grid = order.of_grid.relation(time, *lanes)
+            fenced, taken = fenced | apart & of_grid[0], taken | apart & of_grid[1]
         return ordered | fenced, order.only_met(time, earlier, lane), taken
 
     def remedy(self, hazard: str, earlier: int, later: int) -> str:
