@@ -303,6 +303,18 @@ def test_auto_takes_a_cluster_a_head_for_few_heads_and_short_caches():
     assert choose(replace(short, m=100), H200)[0] != "decode_cluster"
 
 
+@pytest.mark.parametrize("d", [16, 64, 144, 256])
+def test_auto_takes_a_cluster_a_head_up_to_4096_keys_where_heads_are_narrow_or_wide(d):
+    """Four tiles of 8 warps of each block, or eight of 4 warps."""
+    most = Problem(32, 1, 4096, d, 32, 8, dtype="float16")
+    for keys, method in ((4096, "decode_cluster"), (4097, "decode")):
+        assert choose(replace(most, m=keys), H200)[0] == method
+    if d <= 64:  # two blocks of 8 warps a multiprocessor, of 120
+        for heads, warps in ((30, 8), (31, 4)):
+            several = replace(most, m=1024, bh=heads, heads=heads, kv_heads=heads)
+            assert decode_cluster_config(several, H200)["WARPS"] == warps
+
+
 @pytest.mark.parametrize("d", [128, 200, 256])
 def test_auto_takes_what_fits_where_shared_memory_is_little(d):
     """A cache of pages has to be read, though no tile of a cluster holds wide heads."""
