@@ -149,7 +149,8 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) rows_split(
         __syncthreads();  // barrier: the next K tile would overwrite parts that others still add
                           // up, and a fast warp read sums of this block not yet there
         const int next = key0 + BC;
-        if (own_count > 0) {  // without bytes a phase is over when it begins, and so is the next
+        // Only warps that own rows: another could come when the next phase is over too, and hang.
+        if (warp < own_count) {
             sums_inbox.wait(key0 / BC);  // barrier: the same of sums of other blocks
             if (next < last_key) sums_inbox.expect(sums_bytes);
         }
