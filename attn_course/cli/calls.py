@@ -102,12 +102,11 @@ def method_call(arguments: argparse.Namespace, _: Path | None, backend: str) -> 
 
 
 def _named_launches(call: Call, given: Iterable) -> tuple[NamedLaunch, ...]:
-    """The launches of a call on given arrays; the others hold nothing until one writes them."""
+    """The launches of a call on given arrays; others but COUNTERS hold nothing until written."""
     arrays, parts, written = call.arrays, [], set(map(id, given))
     for launch in call.launches:
         mine = [name for name in launch.step.arguments if name in arrays]
-        unset = [name for name in mine if name not in COUNTERS]  # which start at zero
-        empty = tuple(name for name in unset if id(arrays[name]) not in written)
+        empty = tuple(n for n in mine if n not in COUNTERS and id(arrays[n]) not in written)
         written |= {id(arrays[name]) for name in launch.step.writes if name in arrays}
         name, entry = launch.step.path.name, launch.geometry.entry
         entries = {one.geometry.entry for one in call.launches if one.step.path.name == name}
@@ -233,16 +232,14 @@ def _is_backward(path: Path) -> bool:
     return any(path == one.steps[-1].path for one in BACKWARD_METHODS.values())
 
 
-def _is_layer(path: Path) -> bool:
-    return any(step.path == path for step in LAYERS)
-
-
 OPTIONS = ("shape", "kv_length", "causal", "dtype")
 OWN = Kind("a kernel file of your own", lambda path: True, CALL, None)
 KINDS = (  # the first that holds
     Kind("a method of attention()", lambda path: path is None, OPTIONS, method_call),
     Kind("a method of attention_backward()", _is_backward, OPTIONS, gradient_call),
-    Kind("a kernel of the layers", _is_layer, ("shape",), layer_call),
+    Kind(
+        "a kernel of the layers", {one.path for one in LAYERS}.__contains__, ("shape",), layer_call
+    ),
     Kind("a kernel of attention", partial(_is_read_by, clean_step), OPTIONS[:3], kernel_call),
     OWN,
 )

@@ -118,8 +118,7 @@ def check_output(out, inputs: dict, xp=np) -> None:
     inputs: the arrays that they read, by name, q among them.
 
     Raises:
-        TypeError, ValueError: as :func:`check_arrays`; not the shape of q; memory shared with an
-        input.
+        TypeError, ValueError: as check_arrays(); not the shape of q; memory shared with an input.
     """
     q = inputs["q"]
     _check_array("out", out, xp, (q.dtype.name,))
