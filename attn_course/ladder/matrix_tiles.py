@@ -130,8 +130,8 @@ BULK_KEYS = 128  # columns past which copies of whole keys pay
 
 def decode_tiles(d: int, device: Device) -> list[Constants]:
     """Constants of 23 for a head dim that fit a device, those that are fastest on an H200 first."""
-    bulk = {"BULK": int(device.has_clusters and d > BULK_KEYS)}
-    tiles = [c | bulk for c in DECODE_TILES.of(d)]
+    copies = (1, 0) if device.has_clusters and d > BULK_KEYS else (0,)
+    tiles = [c | {"BULK": bulk} for bulk in copies for c in DECODE_TILES.of(d)]
     return [c for c in tiles if decode_bytes(c) <= device.shared_bytes]
 
 
@@ -156,22 +156,33 @@ def decode_pays(problem: Problem, device: Device) -> bool:
     return few and bool(decode_tiles(problem.d, device))
 
 
+def decode_cluster_tiles(problem: Problem, device: Device) -> list[Constants]:
+    """Constants of 34 that fit a device, with the larger tile first."""
+    bulk, cluster = problem.d > BULK_KEYS, DECODE_CLUSTER
+    if not device.has_clusters:
+        bulk, cluster = False, 1
+    how = {"BFLOAT16": int(problem.dtype == "bfloat16"), "BULK": int(bulk), "CLUSTER": cluster}
+    tiles = [c | how for c in DECODE_CLUSTER_TILES.of(problem.d)]
+    return [c for c in tiles if decode_cluster_bytes(c) <= device.shared_bytes]
+
+
 def decode_cluster_config(problem: Problem, device: Device) -> Constants:
     """Constants of 34: the larger tile where all clusters with it run at once, of few blocks."""
-    how = {
-        "BFLOAT16": int(problem.dtype == "bfloat16"),
-        "BULK": int(device.has_clusters and problem.d > BULK_KEYS),
-        "CLUSTER": DECODE_CLUSTER if device.has_clusters else 1,
-    }
-    first, *others = (c | how for c in DECODE_CLUSTER_TILES.of(problem.d))
-    blocks = how["CLUSTER"] * decode_clusters(problem)
+    if not (found := decode_cluster_tiles(problem, device)):
+        raise InputError(
+            f"decode_cluster: head dim {problem.d} fits no tile on {device.name}, which has "
+            f"{device.shared_bytes // 1024} KB of shared memory a block; use method decode"
+        )
+    first, *others = found
+    blocks = first["CLUSTER"] * decode_clusters(problem)
     few = blocks <= _clustered(device) * max(1, _resident(first, device) - 1)
     return others[0] if others and (problem.m <= SHORT_KEYS or not few) else first
 
 
 def decode_cluster_pays(problem: Problem, device: Device) -> bool:
     """Whether "auto" takes 34: as 23, where clusters of all heads run at once and read little."""
-    if not (device.has_clusters and problem.d <= LARGEST_D and decode_pays(problem, device)):
+    able = device.has_clusters and problem.d <= LARGEST_D and decode_pays(problem, device)
+    if not (able and decode_cluster_tiles(problem, device)):
         return False
     c = decode_cluster_config(problem, device)
     blocks = c["CLUSTER"] * decode_clusters(problem)

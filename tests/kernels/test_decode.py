@@ -33,6 +33,8 @@ BFLOAT16, HALF = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 RELATIVE = {BFLOAT16: 4e-3, HALF: 6e-4}
 H200 = Device("NVIDIA H200", (9, 0), 132, 227 * 1024)
 A100 = Device("A100", (8, 0), 108, 163 * 1024)
+LITTLE = Device("sm_86", (8, 6), 84, 99 * 1024)  # the least shared memory of GPUs from sm_80 on
+LITTLE_CLUSTERED = Device("sm_120", (12, 0), 170, 99 * 1024)  # and of those with clusters
 LENGTHS = (0, 1, 15, 16, 17, 1000)
 METHODS = ("decode", "decode_cluster")
 
@@ -301,6 +303,28 @@ def test_auto_takes_a_cluster_a_head_for_few_heads_and_short_caches():
     assert choose(replace(short, m=100), H200)[0] != "decode_cluster"
 
 
+@pytest.mark.parametrize("d", [16, 64, 144, 256])
+def test_auto_takes_a_cluster_a_head_up_to_4096_keys_where_heads_are_narrow_or_wide(d):
+    """Four tiles of 8 warps of each block, or eight of 4 warps."""
+    most = Problem(32, 1, 4096, d, 32, 8, dtype="float16")
+    for keys, method in ((4096, "decode_cluster"), (4097, "decode")):
+        assert choose(replace(most, m=keys), H200)[0] == method
+    if d <= 64:  # two blocks of 8 warps a multiprocessor, of 120
+        for heads, warps in ((30, 8), (31, 4)):
+            several = replace(most, m=1024, bh=heads, heads=heads, kv_heads=heads)
+            assert decode_cluster_config(several, H200)["WARPS"] == warps
+
+
+@pytest.mark.parametrize("d", [128, 200, 256])
+def test_auto_takes_what_fits_where_shared_memory_is_little(d):
+    """A cache of pages has to be read, though no tile of a cluster holds wide heads."""
+    cache = Problem(8, 1, 512, d, 8, 2, dtype="bfloat16", page=16, ragged=True)
+    method, _ = choose(cache, LITTLE_CLUSTERED)
+    assert method == ("decode_cluster" if d == 128 else "decode")
+    launch = step(method).launch(cache, (), LITTLE_CLUSTERED)
+    assert launch.shared_bytes <= LITTLE_CLUSTERED.shared_bytes
+
+
 def test_few_heads_of_many_keys_have_less_on_its_way():
     """132 blocks: 33 heads are few, and 32 tiles of each block many."""
     long = Problem(4, 1, 131072, 128, 4, 4, dtype="bfloat16")
@@ -313,17 +337,21 @@ def test_few_heads_of_many_keys_have_less_on_its_way():
 
 
 @pytest.mark.parametrize("d", [16, 64, 80, 128, 200, 256])
-@pytest.mark.parametrize("device", [H200, A100])
+@pytest.mark.parametrize("device", [H200, A100, LITTLE, LITTLE_CLUSTERED])
 def test_a_cluster_fits_a_device(d, device):
     problem = Problem(64, 5, 700, d, 8, 2, dtype="float16")
+    if device.shared_bytes < A100.shared_bytes and d > 128:
+        with pytest.raises(ValueError, match=f"{d} fits no tile on {device.name}.*method decode"):
+            step("decode_cluster").launch(problem, (), device)
+        return
     launch = step("decode_cluster").launch(problem, (), device)
     assert launch.shared_bytes == decode_cluster_bytes(launch.constants) <= device.shared_bytes
-    assert launch.constants["CLUSTER"] == (8 if device is H200 else 1)
+    assert launch.constants["CLUSTER"] == (8 if device.has_clusters else 1)
     assert launch.grid == (16 * launch.constants["CLUSTER"], 2, 1)
 
 
 @pytest.mark.parametrize("d", [16, 64, 80, 128, 200, 256])
-@pytest.mark.parametrize("device", [H200, A100, Device("sm_86", (8, 6), 84, 99 * 1024)])
+@pytest.mark.parametrize("device", [H200, A100, LITTLE, LITTLE_CLUSTERED])
 def test_blocks_fill_a_device_once(d, device):
     problem = Problem(64, 1, 100_000, d, 8, 2, dtype="float16")
     c = decode_config(problem, device)

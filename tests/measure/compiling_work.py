@@ -23,3 +23,9 @@ def remember(lock: str) -> None:
 def locks(suite: str, number: int, name: str) -> str:
     """Return the locks that were remembered, as a reason."""
     return str(LOCKS)
+
+
+def group(suite: str, number: int, name: str) -> str:
+    """Return the group of processes that a signal of the terminal would reach, as a reason."""
+    time.sleep(0.3)
+    return str(os.getpgrp())

@@ -71,6 +71,12 @@ HAND_OVER = """    if (t == 0) { start(&bar, 64); started(); } meet(true);
         :: "r"(there(&bar, next)) : "memory");
     wait(&bar, 0); out[blockIdx.x * 64 + t] = row[63 - t]; meet(true);"""
 OF_CLUSTER = 'asm volatile("fence.acq_rel.cluster;" ::: "memory");'
+ACQUIRES, OF_BLOCK = OF_CLUSTER.replace("acq_rel", "acquire"), "FENCE_BLOCK;"
+# The same to an mbarrier of the thread's own block: a fence of the block will do.
+INSIDE = """    if (t == 0) {{ start(&bar, 64); started(); }} __syncthreads(); row[t] = t; {}
+    asm volatile("mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [%0];"
+        :: "r"(at(&bar)) : "memory");
+    wait(&bar, 0); out[blockIdx.x * 64 + t] = row[63 - t];"""
 
 
 def handed_over(sem, before="", behind=""):
@@ -83,6 +89,11 @@ ARRIVALS = {
     handed_over("relaxed"): [("race", "error")],
     handed_over("relaxed", behind=OF_CLUSTER): [],
     handed_over("relaxed", before=OF_CLUSTER): [("race", "error")],
+    handed_over("relaxed", behind=ACQUIRES): [("race", "warning")],
+    handed_over("relaxed", behind=OF_BLOCK): [("race", "warning")],
+    INSIDE.format(OF_BLOCK): [],
+    INSIDE.format(ACQUIRES): [("race", "warning")],
+    INSIDE.format(""): [("race", "error")],
 }
 ONE_WAY = {
     f'row[t] = t; asm volatile("fence.{sem}.cluster;" ::: "memory"); meet(true);'

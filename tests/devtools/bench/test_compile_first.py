@@ -1,11 +1,14 @@
 """Peers are compiled in processes of their own: with work that needs neither PyTorch nor a GPU."""
 
+import os
+import signal
 import sys
+import threading
 import time
 import types
 
 import pytest
-from compiling_work import fails, locks, remember
+from compiling_work import fails, group, locks, remember
 
 from attn_course.cli import main
 from attn_course.measure import candidates
@@ -52,6 +55,48 @@ def test_each_process_is_prepared_with_one_lock():
     found = []
     compile_first.compile_all(jobs, 2, lambda job, why: found.append(why), 60.0, locks, remember)
     assert found == ["['gpu.lock']"] * 2
+
+
+def test_outcomes_are_told_one_at_a_time(monkeypatch):
+    """Of four processes that are done at once; what is told meanwhile would be lost on disk."""
+    done, inside, met = threading.Barrier(4), [], []
+
+    class Worker:
+        def __init__(self, *how):
+            done.wait(10)
+
+        def ask(self, job, seconds):
+            return "", True
+
+        def end(self):
+            pass
+
+    def keep(job, why):
+        met.append(len(inside))
+        inside.append(job)
+        time.sleep(0.02)
+        inside.pop()
+
+    monkeypatch.setattr(compile_first, "_Worker", Worker)
+    compile_first.compile_all([(MLP, row, "torch_compile") for row in (0, 1)] * 2, 4, keep)
+    assert met == [0] * 4
+
+
+@pytest.mark.turns(4)
+@pytest.mark.system
+def test_who_stops_it_waits_for_what_is_under_way_alone():
+    """No peer fails of a signal that the terminal sends, and few are begun after it."""
+    told = []
+
+    def keep(job, why):
+        told.append(int(why))
+        if len(told) == 1:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    jobs = [(MLP, row, "torch_compile") for row in (0, 1)] * 4
+    with pytest.raises(KeyboardInterrupt):
+        compile_first.compile_all(jobs, 1, keep, 60.0, group)
+    assert len(told) <= 3 and os.getpgrp() not in told
 
 
 def test_without_pytorch_nothing_is_compiled(monkeypatch):

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial, wraps
 from importlib import import_module
 from multiprocessing import get_context
@@ -143,7 +144,16 @@ def compile_all(
         lock = str(Path(folder) / "gpu.lock")
         start = partial(_Worker, threads, lock, work or compile_peer, prepare)
         told = _one_at_a_time(keep)
-        list(pool.map(lambda _: _serve_all(waiting, start, seconds, told), range(processes)))
+        try:
+            list(pool.map(lambda _: _serve_all(waiting, start, seconds, told), range(processes)))
+        finally:  # whoever stops this waits for what is under way, and for no more
+            _empty(waiting)
+
+
+def _empty(waiting: queue.SimpleQueue) -> None:
+    with suppress(queue.Empty):
+        while True:
+            waiting.get_nowait()
 
 
 def _one_at_a_time(tell: Callable) -> Callable:
@@ -159,19 +169,20 @@ def _one_at_a_time(tell: Callable) -> Callable:
 def _serve_all(waiting: queue.SimpleQueue, start: Callable, seconds: float, keep: Callable) -> None:
     """Give jobs to a worker until none is left."""
     worker = None
-    while True:
-        try:
+    try:
+        while True:
             job = waiting.get_nowait()
-        except queue.Empty:
-            break
-        worker = worker or start()
-        reason, alive = worker.ask(job, seconds)
-        keep(job, reason)
-        if not alive:
+            worker = worker or start()
+            reason, alive = worker.ask(job, seconds)
+            if not alive:
+                worker.end()
+                worker = None
+            keep(job, reason)
+    except queue.Empty:
+        return
+    finally:
+        if worker:
             worker.end()
-            worker = None
-    if worker:
-        worker.end()
 
 
 class _Worker:
@@ -203,6 +214,7 @@ class _Worker:
 
 def _serve(connection, threads: int, lock: str, work: Callable, prepare: Callable | None) -> None:
     """Runs in the process: do what comes in, until it is ended. threads: of inductor."""
+    os.setpgrp()  # Ctrl-C ends whoever asked, and no peer fails of it
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
     if prepare:
         prepare(lock)

@@ -426,8 +426,8 @@ class Sanitizer(Observer):
         order.publications.fence(event.lanes, time)
         if traits.fence:
             self._global.publications.fence(event.lanes + order.first_lane, time)
-            if not event.instruction.opcode.startswith("fence.acquire."):
-                order.fence(event.lanes, time)
+        if not event.instruction.opcode.startswith("fence.acquire."):
+            order.fence(event.lanes, time, traits.fence)
 
     def _wait_for_copies(self, event: InstructionEvent) -> None:
         newer = None  # wait_all

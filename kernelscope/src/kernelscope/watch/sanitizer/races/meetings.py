@@ -171,6 +171,11 @@ def phase_key(block, address, parity):
     return block << 40 | address << 1 | parity
 
 
+def block_of_phase(keys):
+    """The blocks whose shared memory has the mbarriers of such numbers."""
+    return keys >> 40
+
+
 class MbarrierPhases:
     """Phases of mbarriers: who finds one complete comes after all that arrived there.
 

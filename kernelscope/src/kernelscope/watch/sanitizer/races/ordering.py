@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from kernelscope.events import MachineView
 
-from .meetings import MbarrierPhases, NamedBarriers, WarpMeetings
+from .meetings import MbarrierPhases, NamedBarriers, WarpMeetings, block_of_phase
 from .publications import GridPublications, LanePublications
 from .shadow import TIME_SHIFT
 
@@ -39,6 +39,8 @@ class ChunkOrder:
         self.cluster_of_block = machine.cluster_of_block
         self.publications = LanePublications()
         self.of_grid = of_grid
+        # When each warp last released by a fence, for its block and for others.
+        self.fences = np.zeros((2, lanes >> 5), np.int64)
 
     def floor(self, lane: np.ndarray):
         """Stamps below it are ordered before what `lane` does now, by block barriers."""
@@ -105,8 +107,8 @@ class ChunkOrder:
         if not relaxed:
             self.phases.arrive(lanes, keys, passed, time)
             return
-        fences = self.publications.members.fences
-        fenced = np.array([fences.get(warp, 0) for warp in (lanes >> 5).tolist()], np.int64)
+        others = (block_of_phase(keys) != lanes // self.per_block).astype(np.int64)
+        fenced = self.fences[others, lanes >> 5]
         for last in np.unique(fenced).tolist():
             mine = fenced == last
             known = np.where(passed[mine] <= last, passed[mine], 0)
@@ -174,9 +176,10 @@ class ChunkOrder:
         passed = self._passed_by(lanes)
         self.at_cluster().arrive(lanes, phase, passed, time, relaxed)
 
-    def fence(self, lanes: np.ndarray, time: int) -> None:
-        """A fence of more than the block, by some lanes."""
-        if self.clusters is not None:
+    def fence(self, lanes: np.ndarray, time: int, wide: bool) -> None:
+        """A fence that releases, by some lanes. wide: of more than the block."""
+        self.fences[: 1 + wide, lanes >> 5] = time
+        if wide and self.clusters is not None:
             self.clusters.released[lanes] = time
 
     def fence_inits(self, lanes: np.ndarray, time: int) -> None:
