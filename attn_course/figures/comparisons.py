@@ -140,7 +140,7 @@ def times_by_shape(
     style.log_axis(axes, [value for row in times.values() for value in row if value is not None])
     axes.set(xlabel="microseconds (median)", ylabel=rows)
     style.legend_beside(axes)
-    style.headline(figure, f"{title} (lower is better)".lstrip())
+    style.headline(figure, f"{title} (further left is faster)".lstrip())
     style.below(figure, source)
     return figure
 

@@ -108,7 +108,7 @@ def stacked(
     figure, axes = style.new_axes(8.4, 1.5 + 0.4 * len(rows))
     lengths = {name: [one.get(name, 0) for one in parts] for name in names}
     ends = style.stack_bars(axes, lengths, (*style.PALETTE, style.PALE))
-    style.write_values(axes, ends, [f"{value:.1f}" for value in ends])
+    style.write_values(axes, ends, [f"{value:.{int(any(ends % 1))}f}" for value in ends])
     style.rows_of_bars(axes, rows)
     axes.set_xlim(0, ends.max() * 1.12 or 1)
     axes.set(title=title, xlabel=style.with_source(unit, source))

@@ -104,7 +104,7 @@ def test_percentages_are_written():
 def test_stacked_bars_write_their_sum():
     figure = figures.stacked(["a", "b"], [{"x": 1, "y": 5, "z": 0}, {"y": 2}], unit="clocks")
     (axes,) = figure.get_axes()
-    assert texts(axes) == ["6.0", "2.0"]
+    assert texts(axes) == ["6", "2"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["y", "x"]
     with pytest.raises(ValueError):
         figures.stacked(["a"], [{}], unit="clocks")
