@@ -43,7 +43,7 @@ def _fitting(problem: Problem, device: Device) -> list[Constants]:
 
 
 def _key_blocks(c: Mapping[str, int], problem: Problem) -> int:
-    return problem.bh // problem.heads * problem.kv_heads * ceil_div(problem.m, tile_keys(c))
+    return problem.kv_matrices * ceil_div(problem.m, tile_keys(c))
 
 
 def mma_config(problem: Problem, device: Device) -> Constants:

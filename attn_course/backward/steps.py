@@ -91,8 +91,8 @@ def _rows_config(problem: Problem, device: Device) -> dict[str, int]:
     From a head dim of 129 on, 4 rows a warp do not fit into registers.
     """
     width = 32 * ceil_div(min(problem.d, LARGEST_D), 32)
-    kv_heads = problem.bh // problem.heads * problem.kv_heads
-    most = min(problem.bh * problem.n, kv_heads * problem.m) // (8 * device.sm_count)
+    rows = min(problem.bh * problem.n, problem.kv_matrices * problem.m)
+    most = rows // (8 * device.sm_count)
     rows = next((rows for rows in (4, 2) if rows <= most and rows * width <= 512), 1)
     while rows > 1 and _tile_bytes(8 * rows, width) > device.shared_bytes:
         rows //= 2
@@ -133,7 +133,7 @@ KEYS = _step(
     "dk = scale ds^T q, dv = p^T dout",
     _SIDES.format("dk dv"),
     "dk dv",
-    _row_tiles("m", lambda problem: problem.bh // problem.heads * problem.kv_heads),
+    _row_tiles("m", lambda problem: problem.kv_matrices),
     tune=_rows_config,
 )
 

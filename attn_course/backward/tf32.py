@@ -37,7 +37,7 @@ def _fitting(problem: Problem, device: Device) -> list[Constants]:
 
 
 def _key_blocks(c: Mapping[str, int], problem: Problem) -> int:
-    return problem.bh // problem.heads * problem.kv_heads * ceil_div(problem.m, 16 * c["WARPS"])
+    return problem.kv_matrices * ceil_div(problem.m, 16 * c["WARPS"])
 
 
 def tf32_config(problem: Problem, device: Device) -> Constants:

@@ -60,7 +60,7 @@ def suits_backward_wgmma(problem: Problem, device: Device) -> str:
 
 
 def _products(entry, problem, c):
-    tiles = problem.bh // problem.heads * problem.kv_heads * ceil_div(problem.m, KEYS)
+    tiles = problem.kv_matrices * ceil_div(problem.m, KEYS)
     grid = (min(tiles, c["BLOCKS"]), 1, 1)
     return Geometry(entry, grid, (128 * (GROUPS + 1), 1, 1), backward_wgmma_bytes(c))
 

@@ -194,8 +194,7 @@ def decode_cluster_pays(problem: Problem, device: Device) -> bool:
 
 def decode_clusters(problem: Problem) -> int:
     """Heads of k and v, times the tiles of 16 rows of queries that share one."""
-    heads = problem.bh // problem.heads * problem.kv_heads
-    return heads * ceil_div(problem.rows_a_head, 16)
+    return problem.kv_matrices * ceil_div(problem.rows_a_head, 16)
 
 
 def _clustered(device: Device) -> int:

@@ -49,6 +49,11 @@ class Problem:
         """Rows of q that share a head of k and v."""
         return self.heads // self.kv_heads * self.n
 
+    @property
+    def kv_matrices(self) -> int:
+        """Heads of k and v of all sequences, (m, d) each."""
+        return self.bh // self.heads * self.kv_heads
+
     def shape(self, buffer: str) -> tuple[int, ...]:
         """Shape of a buffer by its name in the kernels: q, k, v, s, p, out or lse."""
         if buffer == "lse":

@@ -306,22 +306,20 @@ def _split_keys(entry, problem, constants):
     """A block a tile of K, and one a tile of V."""
     _refuse_wide_heads("flash_fp16x3", problem, constants)
     tiles = ceil_div(problem.m * constants["D"], HALVES_ELEMENTS)
-    grid = (problem.bh // problem.heads * problem.kv_heads * tiles, 2, 1)
+    grid = (problem.kv_matrices * tiles, 2, 1)
     return Geometry(entry, grid, (constants["THREADS"], 1, 1))
 
 
 def _halves_scratch(geometry, problem):
     """Tiles of K and V as halves."""
-    matrices = problem.bh // problem.heads * problem.kv_heads
-    rows = geometry.grid[0] // matrices * HALVES_ROWS
-    return {"halves": (2, matrices, rows, HALVES_COLUMNS)}
+    rows = geometry.grid[0] // problem.kv_matrices * HALVES_ROWS
+    return {"halves": (2, problem.kv_matrices, rows, HALVES_COLUMNS)}
 
 
 def _decode(entry, problem, constants):
     """No more blocks than there are tiles, of 16 keys a warp."""
     _refuse_wide_heads(entry, problem, constants)
-    tiles = problem.bh // problem.heads * problem.kv_heads
-    tiles *= ceil_div(problem.m, 16 * constants["WARPS"])
+    tiles = problem.kv_matrices * ceil_div(problem.m, 16 * constants["WARPS"])
     of_rows = ceil_div(problem.rows_a_head, 16)
     most = max(1, constants["BLOCKS"] // of_rows)
     grid = (min(most, ceil_div(tiles, constants["FEWEST"])), of_rows, 1)
@@ -331,8 +329,8 @@ def _decode(entry, problem, constants):
 def _decode_cluster(entry, problem, constants):
     """A cluster a head of K and V, and for each 16 rows of it."""
     _refuse_wide_heads(entry, problem, constants)
-    heads = problem.bh // problem.heads * problem.kv_heads
-    grid = (heads * constants["CLUSTER"], ceil_div(problem.rows_a_head, 16), 1)
+    blocks = problem.kv_matrices * constants["CLUSTER"]
+    grid = (blocks, ceil_div(problem.rows_a_head, 16), 1)
     return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1), decode_cluster_bytes(constants))
 
 
