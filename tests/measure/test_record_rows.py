@@ -87,7 +87,7 @@ def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
     monkeypatch.setattr(attention, "pick", lambda *_: "flash_mma")
     monkeypatch.setitem(METHODS_OF, "auto", "flash_mma")
     found = suite.run_row(row, suite.candidates(), iterations=2, warmup=0)
-    own = {"flash_wmma", "flash_mma", "flash_wgmma", "decode", "auto"}
+    own = {"flash_wmma", "flash_mma", "flash_wgmma", "decode", "decode_cluster", "auto"}
     assert set(found["timings"]) == own and not found["wrong"]
     errors = [one["relative_error"] for one in found["timings"].values()]
     assert all(1e-4 < error < 2**-8 for error in errors) and found["dtype"] == "bfloat16"
