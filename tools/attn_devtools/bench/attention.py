@@ -191,6 +191,15 @@ ATTENTION_SUITES = {
             ),
         ),
         AttentionSuite(
+            "ragged_fp32",
+            "float32 windows of Swin, cross attention's 77 tokens, extents that no tile divides",
+            (
+                SuiteRow((64, 3, 49, 32), note="Swin window"),
+                SuiteRow((16, 4, 77, 80)),
+                SuiteRow((3, 5, 333, 96)),
+            ),
+        ),
+        AttentionSuite(
             "long_fp32",
             "long float32 sequences, where arithmetic counts",
             (

@@ -300,11 +300,13 @@ LAYER_SUITES = {
     for suite in (
         LayerSuite(
             "layernorm",
-            "layer norm: three small inputs and one of a gigabyte",
+            "layer norm: small inputs, short and ragged rows, and one of a gigabyte",
             (
                 LayerRow((8, 256, 512)),
                 LayerRow((4, 512, 768)),
                 LayerRow((8, 128, 1024)),
+                LayerRow((3, 77, 1000)),
+                LayerRow((1, 65536, 128)),
                 LayerRow((64, 1024, 4096)),
             ),
             _layer_norm_problem,
