@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from kernelscope import RawModule
 
-NAMES = ("held_out", "held_out_second", "held_out_third", "held_out_fourth")
+NAMES = tuple("held_out" + part for part in ("", "_second", "_third", "_fourth", "_fifth"))
 FOLDERS = {name: Path(__file__).with_name(name) for name in NAMES}
 PERIOD = 1 << 20  # after so many, random floats repeat
 _KINDS = "u32 bytes bf16 zeros ones int_zeros below sums float".split()
