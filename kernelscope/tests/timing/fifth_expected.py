@@ -75,18 +75,17 @@ def bag_mean(table, word, first, _, bags):
 
 @at(nodes=40, edges=700)
 def edge_exponentials(source, target, source_score, target_score, _weight, _total, edges):
-    target, nodes = target[:edges], source_score.size // 4
-    scores = (v[: 4 * nodes].reshape(-1, 4).astype(np.float64) for v in (source_score, target_score))
-    v = next(scores)[source] + next(scores)[target]
-    weight, total = np.exp(np.where(v > 0, v, 0.2 * v)), np.zeros((nodes, 4))
+    target, a = target[:edges], source_score.reshape(-1, 4).astype(np.float64)
+    v = a[source] + target_score[: a.size].reshape(-1, 4)[target]
+    weight, total = np.exp(np.where(v > 0, v, 0.2 * v)), np.zeros_like(a)
     np.add.at(total, target, weight)
     return {4: weight.ravel(), 5: total.ravel()}
 
 
 @at(m=64, n=128, k=128)
 def dp4a_tile(a, b, _, n, k):
-    a, b = (v.view(np.int8)[: rows * k].reshape(rows, k) for v, rows in ((a, a.size * 4 // k), (b, n)))
-    return {2: (a.astype(np.int32) @ b.T.astype(np.int32)).ravel()}
+    a, b = (v.view(np.int8).astype(np.int32) for v in (a, b))
+    return {2: (a.reshape(-1, k) @ b[: n * k].reshape(n, k).T).ravel()}
 
 
 @at(m=128, n=256, k=96)

@@ -62,8 +62,8 @@ __device__ Moments of_the_warp(Moments m)
     return m;
 }
 
-// Mean and variance of each channel of x (samples, channels, area), by Welford: a block of 256 takes
-// a channel.
+// Mean and variance of each channel of x (samples, channels, area), by Welford: a block of 256
+// takes a channel.
 extern "C" __global__ void channel_moments(
     const float* x, float* mean, float* variance, int samples, int channels, int area)
 {

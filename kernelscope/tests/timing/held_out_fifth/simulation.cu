@@ -88,8 +88,8 @@ extern "C" __global__ void asian_paths(
     }
 }
 
-// Ways to put `size` queens on a board, at most 16, of which a thread's number gives the first four:
-// it walks through the rest with a stack.
+// Ways to put `size` queens on a board, at most 16, of which a thread's number gives the first
+// four: it walks through the rest with a stack.
 extern "C" __global__ void queens(int* ways, int size)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -109,10 +109,11 @@ extern "C" __global__ void rope_to_cache(
         const float4 angle = turn[(size_t)token * 32 + pair];
         const float2 low = __half22float2(key[(from + head) * 64 + pair]);
         const float2 high = __half22float2(key[(from + head) * 64 + pair + 32]);
-        key_cache[(to + head) * 64 + pair] =
-            __floats2half2_rn(low.x * angle.x - high.x * angle.y, low.y * angle.z - high.y * angle.w);
-        key_cache[(to + head) * 64 + pair + 32] =
-            __floats2half2_rn(high.x * angle.x + low.x * angle.y, high.y * angle.z + low.y * angle.w);
+        __half2* turned = key_cache + (to + head) * 64 + pair;
+        turned[0] = __floats2half2_rn(low.x * angle.x - high.x * angle.y,
+                                      low.y * angle.z - high.y * angle.w);
+        turned[32] = __floats2half2_rn(high.x * angle.x + low.x * angle.y,
+                                       high.y * angle.z + low.y * angle.w);
     }
     for (int i = threadIdx.x; i < heads * 16; i += blockDim.x)
         value_cache[to * 16 + i] = value[from * 16 + i];
