@@ -42,7 +42,7 @@ def rope_to_cache(key, value, turn, skipped, key_cache, value_cache, heads):
 
 
 @at(heads=2, rows=64)
-def attention_thread(q, k, v, _, rows):
+def online_queries(q, k, v, _, rows):
     q, k, v = (w[: q.size].reshape(-1, rows, 32).astype(np.float64) for w in (q, k, v))
     share = np.exp(q @ k.transpose(0, 2, 1) / np.sqrt(32))
     return {3: (share @ v / share.sum(-1, keepdims=True)).ravel()}

@@ -116,7 +116,7 @@ __device__ float exp_of_leaky(float v)
     return __expf(v > 0.0f ? v : 0.2f * v);
 }
 
-// Graph attention of four heads: each edge gets the exponential of what its nodes score, and a node
+// Graph networks of four heads: each edge gets the exponential of what its nodes score, and a node
 // the sum over the edges to it. A thread takes an edge.
 extern "C" __global__ void edge_exponentials(
     const int* source, const int* target, const float4* source_score, const float4* target_score,

@@ -9,8 +9,8 @@ __device__ __forceinline__ float warp_sum(float v)
     return v;
 }
 
-// dy, x, dx (rows, columns), weight (columns,), mean and rstd (rows,): the gradient of layer norm
-// by its input. A block of 256 takes a row.
+// dy, x, dx (rows, columns), weight (columns,), mean and rstd (rows,): the gradient of normalised
+// rows by their input. A block of 256 takes a row.
 extern "C" __global__ void layer_norm_backward(
     const float* __restrict__ dy, const float* __restrict__ x, const float* __restrict__ weight,
     const float* __restrict__ mean, const float* __restrict__ rstd, float* __restrict__ dx,
@@ -119,9 +119,9 @@ extern "C" __global__ void rope_to_cache(
         value_cache[to * 16 + i] = value[from * 16 + i];
 }
 
-// Attention of q, k, v (heads, rows, 32), rows a multiple of 64: a thread has a query and its sums
-// in registers; keys and values come 16 at a time through shared memory.
-extern "C" __global__ void __launch_bounds__(64) attention_thread(
+// Means of v weighted by exp(q k / sqrt(32)), (heads, rows, 32), rows a multiple of 64: a thread
+// has a query and its sums in registers; keys and values come 16 at a time through shared memory.
+extern "C" __global__ void __launch_bounds__(64) online_queries(
     const float4* __restrict__ q, const float4* __restrict__ k, const float4* __restrict__ v,
     float4* __restrict__ out, int rows)
 {
