@@ -23,6 +23,12 @@ sys.modules["rfc3987_syntax"] = None
 
 def pytest_collection_modifyitems(config, items):
     """Leave out the slow tests whose turn it is not."""
+    if "hypothesis" in sys.modules:
+        # Hypothesis would search every module of ours for numbers and texts to try, which takes
+        # each worker seconds; the tests draw from ranges and lists of their own.
+        from hypothesis.internal.conjecture import providers
+
+        providers.is_local_module_file = lambda path: False
     waiting = set(shares.waiting(items))
     config.hook.pytest_deselected(items=[item for item in items if item in waiting])
     items[:] = [item for item in items if item not in waiting]
@@ -33,6 +39,17 @@ def pytest_collection_finish():
 
     Not of a process alone: Hypothesis, imported at its end, searches for what refers to an object.
     """
+    _leave_out()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """So too what the tests of a file leave, such as kernels that are kept: once, at its end."""
+    if nextitem is None or nextitem.path != item.path:
+        _leave_out()
+
+
+def _leave_out():
     if os.environ.get("PYTEST_XDIST_WORKER"):
         gc.collect()
         gc.freeze()

@@ -1,5 +1,6 @@
 """Memory that NumPy hands out full of signalling NaN."""
 
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -45,4 +46,5 @@ def test_pytest_takes_it_as_a_plugin(tmp_path):
     test = "import numpy as np\ndef test_one(): assert np.isnan(np.empty(9, np.float32)).all()\n"
     (tmp_path / "test_one.py").write_text(test)
     command = [sys.executable, "-m", "pytest", "-p", "attn_devtools.fresh_memory", "test_one.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    subprocess.run(command, cwd=tmp_path, env=alone, check=True, capture_output=True)

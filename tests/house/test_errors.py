@@ -2,18 +2,13 @@
 
 import ast
 import importlib
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
 from kernelscope.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = {
-    "attn_course": ROOT / "attn_course",
-    "attn_devtools": ROOT / "tools" / "attn_devtools",
-    "kernelscope": ROOT / "kernelscope" / "src" / "kernelscope",
-}
+from .modules import Statement, modules, statements
+
 BUILT_IN = """ValueError TypeError KeyError LookupError OSError FileNotFoundError NotADirectoryError
     FileExistsError PermissionError Exception""".split()
 # Where a built-in exception is raised all the same, and why no user of a command meets it.
@@ -41,38 +36,20 @@ CLASSES = {
 }
 
 
-@cache
-def modules():
-    """(name, what it raises as of raises(), class -> its bases) of each module of our packages."""
+def raises(statements: Iterable[Statement]) -> list[tuple[str, int]]:
+    """(place, line) of each built-in exception that is raised; a place names its function."""
     found = []
-    for package, folder in FOLDERS.items():
-        for path in sorted(folder.rglob("*.py")):
-            parts = path.relative_to(folder).with_suffix("").parts
-            name = ".".join((package, *parts)).removesuffix(".__init__")
-            tree = ast.parse(path.read_text("utf-8"))
-            classes = {
-                node.name: list(map(ast.unparse, node.bases))
-                for node in tree.body
-                if isinstance(node, ast.ClassDef)
-            }
-            found.append((name, list(raises(tree, name)), classes))
-    return found
-
-
-def raises(tree: ast.AST, place: str):
-    """Yield (place, line) of each built-in exception that is raised; a place names its function."""
-    for node in ast.iter_child_nodes(tree):
-        named = isinstance(node, ast.FunctionDef | ast.ClassDef)
+    for place, node in statements:
         if isinstance(node, ast.Raise) and node.exc is not None:
             raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
             if isinstance(raised, ast.Name) and raised.id in BUILT_IN:
-                yield place, node.lineno
-        yield from raises(node, f"{place}.{node.name}" if named else place)
+                found.append((place, node.lineno))
+    return found
 
 
 @pytest.mark.system
 def test_input_is_judged_by_errors_for_the_user():
-    found = [one for _, raised, _ in modules() for one in raised]
+    found = [one for module in modules() for one in raises(module.kept)]
     wrong = [
         f"{place}, line {line}"
         for place, line in found
@@ -86,13 +63,20 @@ def test_input_is_judged_by_errors_for_the_user():
 @pytest.mark.parametrize("statement", ["raise ValueError", "raise TypeError('x') from None"])
 def test_a_built_in_exception_is_found(statement):
     tree = ast.parse(f"class A:\n    def b(self):\n        if 1:\n            {statement}")
-    assert list(raises(tree, "m")) == [("m.A.b", 4)]
+    assert raises(statements(tree, "m")) == [("m.A.b", 4)]
+
+
+def classes(module: str, kept: list[Statement]):
+    """Yield (name, bases) of each class at the top of a module."""
+    for place, node in kept:
+        if isinstance(node, ast.ClassDef) and place == module:
+            yield node.name, list(map(ast.unparse, node.bases))
 
 
 def exceptions():
     """Yield (full name, class) of each exception class of our packages."""
-    for name, _, classes in modules():
-        for called, bases in classes.items():
+    for name, _, kept in modules():
+        for called, bases in classes(name, kept):
             # PyTorch, which may not be installed, has no exceptions that ours derive from.
             if any(not base.startswith("torch.") for base in bases):
                 made = getattr(importlib.import_module(name), called)

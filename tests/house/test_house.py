@@ -16,11 +16,8 @@ import pytest
 
 from attn_course.ladder.headers import FIELDS, read_header
 
-ROOT = Path(__file__).resolve().parents[2]
-COURSE = ROOT / "attn_course"
-ENGINE = ROOT / "kernelscope" / "src" / "kernelscope"
-AUTHORS = ROOT / "tools" / "attn_devtools"
-PACKAGES = (ENGINE, COURSE, AUTHORS)
+from .modules import AUTHORS, COURSE, ENGINE, PACKAGES, ROOT, module_name, modules
+
 OURS = tuple(path.name for path in PACKAGES)
 
 # Rooms of the course, lowest first: a room imports from rooms below it, and from the engine.
@@ -100,19 +97,11 @@ CONFINED = {
     **dict.fromkeys(("sphinx", "docutils", "pygments"), ("attn_devtools.site",)),
     "ipython_pygments_lexers": ("attn_devtools.site",),
 }
-KEPT = (ast.Import, ast.ImportFrom, ast.ClassDef)  # of each module, for the rules below
 MOST_LINES = 20_000  # of Python in attn_course
 MOST_FILES = 12  # of a room, its face aside
 MOST_BASES = 2  # classes of ours that one class inherits from
 MOST_KERNEL_LINES = 200  # more where the header's field `Long` gives the reason
 SENTENCE = re.compile(r"[A-Z]\S*(?: \S+){6,}\.")  # of a reason: seven words or more
-
-
-def module_name(path: Path) -> str:
-    """'attn_course/cli/run.py' -> 'attn_course.cli.run'; a package is named by its folder."""
-    package = next(one for one in PACKAGES if path.is_relative_to(one))
-    parts = path.relative_to(package.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imports_in(nodes: Iterable[ast.AST], module: str, is_package: bool = False) -> set[str]:
@@ -221,17 +210,10 @@ def sources(*, faces: bool = False) -> list[Path]:
 @cache
 def project_modules() -> dict[str, set[str]]:
     """Module -> what it imports."""
-    return {module: imports_in(nodes, module, package) for module, package, nodes in parsed()}
-
-
-@cache
-def parsed() -> list[tuple[str, bool, list[ast.AST]]]:
-    """(module, whether it is a package, its imports and classes), of every module of ours."""
-    found = []
-    for path in sources():
-        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, KEPT)]
-        found.append((module_name(path), path.name == "__init__.py", nodes))
-    return found
+    return {
+        name: imports_in((one.node for one in kept), name, is_package)
+        for name, is_package, kept in modules()
+    }
 
 
 @pytest.mark.system
@@ -325,8 +307,8 @@ def test_a_room_has_at_most_twelve_files():
 @cache
 def classes() -> dict[str, list[tuple[str, ast.ClassDef]]]:
     found = defaultdict(list)
-    for module, _, nodes in parsed():
-        for node in nodes:
+    for module, _, kept in modules():
+        for _, node in kept:
             if isinstance(node, ast.ClassDef):
                 found[node.name].append((module, node))
     return found

@@ -221,3 +221,57 @@ def test_instructions_print_as_they_were_written(statement):
 def test_what_can_not_be_read_is_named_with_its_line(text, message):
     with pytest.raises(ParseError, match=message):
         parse(text)
+
+
+# A kernel as NVRTC writes debug builds, and what else may stand in one.
+WITH_BODY = (
+    HEAD
+    + """.global .align 4 .u32
+    kept[2];
+.visible .entry k(
+	.param .u64 k_param_0
+)
+{
+	.reg .b32 	%r<4>;
+	.shared .align 4 .b8 first[64];
+	.loc	1 3 0
+$L__func_begin0:
+	.loc	1 3 0
+
+	mov.u32 	%r1, %tid.x;
+	@%p1 bra 	$L__BB0_1;
+	{ // call sequence
+	.param .b32 param0;
+	st.param.b32 	[param0+0], %r1;
+	call.uni
+	f,
+	(
+	param0
+	);
+	}
+	.loc	1 4 1, function_name $L__info_string0, inlined_at 1 3 0
+	add.s32 	%r2, %r1, 1; .shared .align 8 .b8 second[8];
+	.shared .u32
+	third;
+$L__BB0_1:
+	ret;
+}
+	.section	.debug_str
+	{
+$L__info_string0:
+.b8 95,90,0
+	}
+"""
+)
+
+
+def test_without_bodies_all_else_is_the_same():
+    whole, short = parse(WITH_BODY), parse(WITH_BODY, bodies=False)
+    one, other = whole.functions["k"], short.functions["k"]
+    assert one.body and not other.body and one.parameters == other.parameters
+    assert list(other.variables) == ["k_param_0", "first", "second", "third"]
+    assert all(one.variables[name] == variable for name, variable in other.variables.items())
+    assert short.sections == whole.sections and "info_string0" in short.sections[".debug_str"]
+    line = WITH_BODY[: WITH_BODY.index("$L__info_string0:")].count("\n")
+    with pytest.raises(ParseError, match=f"PTX line {line}: expected"):
+        parse(WITH_BODY.replace("\t{\n$L__info", "$L__info"), bodies=False)

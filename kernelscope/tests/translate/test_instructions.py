@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from types import FunctionType
 
 import numpy as np
 import pytest
 from kernelscope import RawModule
 from kernelscope.errors import CompileError, ParseError, UnsupportedKernel
 from kernelscope.machine.launch import launch
+from kernelscope.translate.function import _code_of_kind, code_of
 from kernelscope.translate.program import Program
 
 # %r1 is the lane id, %p1 holds in odd lanes, %p2 in the lanes below 8, and %p3 in none.
@@ -194,6 +196,25 @@ def test_the_same_text_becomes_the_same_lines_in_every_process():
         for seed in ("1", "2")
     )
     assert first == second and "R[" in first
+
+
+def test_statements_of_a_kind_keep_their_own_slots_names_and_numbers():
+    """Python compiles one of them; the others get its code with what is theirs."""
+    names = {"k1": 10, "k2": 20, "ins3": 30, "__builtins__": {}}
+
+    def after(statement):
+        registers = {1: 1, 2: 2, 200: 5}
+        FunctionType(code_of(statement, "op7"), names)(registers, None)
+        return registers
+
+    assert after("R[3] = R[1] + k1; R[1] = None") == {1: None, 2: 2, 200: 5, 3: 11}
+    assert after("R[4] = R[200] + k2; R[200] = None") == {1: 1, 2: 2, 200: None, 4: 25}
+    assert after("R[1] = R[2] + R[2] + 1")[1] == 5 and after("R[2] = R[2] + R[1] + 1")[2] == 4
+    assert after("R[9] = (k2, k1, k2, ins3, 1, 9)")[9] == (20, 10, 20, 30, 1, 9)
+    assert code_of("R[9] = k1", "op12").co_name == "op12"
+    made = _code_of_kind.cache_info().misses
+    assert after("R[8] = (k1, k2, k1, ins3, 1, 9)")[8] == (10, 20, 10, 30, 1, 9)
+    assert _code_of_kind.cache_info().misses == made
 
 
 # --- older and newer architectures ----------------------------------------------------------------

@@ -22,6 +22,11 @@ _TARGET = re.compile(
     r"sm_(?:1[0-3]|2[01]|3[0257]|5[023]|6[012]|7[025]|8[06-9]|90a?|1(?:0[0-3]|10|2[01])[af]?)"
 )
 _ADDRESS_SIZE = re.compile("64")
+# Whole lines of instructions and positions, behind the end of a statement, a block or a label.
+_LINES = re.compile(
+    r"(?<=[;{}:]\n)"
+    r"(?>[ \t]*+(?:[@A-Za-z][^{}\"/;\n]*+;|\.loc\b[^{}\"/;\n]*+)?+[ \t]*+\n)++"
+)
 _SPACES = (".global", ".const", ".shared", ".tex")
 
 
@@ -32,6 +37,8 @@ def parse(text: str, bodies: bool = True) -> Module:
     bodies: whether to read the functions' instructions; without them every `body` stays empty, and
     of the variables only parameters and those of shared memory are read.
     """
+    if not bodies:  # a debug build has many
+        text = _LINES.sub(lambda lines: "\n" * lines[0].count("\n"), text)
     tokens, module = Tokens(text), Module()
     try:
         linkage = ""

@@ -44,14 +44,44 @@ def lay_out(variables: list[Variable], start: int = 0) -> tuple[list[int], int]:
     return offsets, start
 
 
-@lru_cache(maxsize=1 << 14)  # kernels that differ in a line have most statements in common
-def code_of(statement: str) -> CodeType:
+# What differs from one statement to the next of a kind: slots, and names that Decoder makes.
+_DIFFERS = re.compile(r"\bR\[(\d+)\]|\b((?:k|ins|atom|video)\d+)\b")
+_SLOT = 1 << 100  # no statement has a number as large
+
+
+@lru_cache(maxsize=1 << 14)
+def _code_of_kind(statement: str) -> CodeType:
     """Return the code of a function of (R, c) that runs a statement.
 
     The statement holds numbers, names that Decoder makes, and nothing of the PTX text.
     """
     module = compile(f"def op(R, c):\n    {statement}", TRANSLATED, "exec")
     return next(one for one in module.co_consts if isinstance(one, CodeType))
+
+
+def code_of(statement: str, name: str) -> CodeType:
+    """Return the code of a function of (R, c) with this name that runs a statement.
+
+    Python compiles one statement of each kind, which takes ten times as long as to give its code
+    the slots and the names of another one.
+    """
+    slots: dict[str, int] = {}
+    names: dict[str, str] = {}
+
+    def of_kind(match: re.Match) -> str:
+        slot, named = match.groups()
+        if slot:
+            return f"R[{slots.setdefault(slot, _SLOT + len(slots))}]"
+        return names.setdefault(named, f"name{len(names)}")
+
+    code = _code_of_kind(_DIFFERS.sub(of_kind, statement))
+    numbers = {kind: int(slot) for slot, kind in slots.items()}
+    own = {kind: named for named, kind in names.items()}
+    return code.replace(
+        co_name=name,
+        co_consts=tuple([numbers.get(one, one) for one in code.co_consts]),
+        co_names=tuple([own.get(one, one) for one in code.co_names]),
+    )
 
 
 class Instance:
@@ -232,8 +262,7 @@ class Instance:
     def finish(self, decoder: Decoder, lines, built, uses) -> None:
         """Compile the lines; special registers found meanwhile are live everywhere."""
         made = {
-            i.index: FunctionType(code_of(line).replace(co_name=f"op{i.index}"), decoder.names)
-            for i, line in lines
+            i.index: FunctionType(code_of(line, f"op{i.index}"), decoder.names) for i, line in lines
         }
         self.kernel.lines.extend(lines)
         special = sum(1 << slot for slot in self.kernel.specials)
