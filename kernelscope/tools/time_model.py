@@ -70,6 +70,7 @@ NCU_UNITS = {  # unit -> metrics of ncu; the unit is as busy as the one that is 
 OF_BOUND = {
     "issue": "issue",
     "FMA": "FMA",
+    "integer products": "FMA",
     "integer and logic": "ALU",
     "FP64": "FP64",
     "MUFU": "MUFU",

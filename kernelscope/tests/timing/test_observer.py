@@ -9,7 +9,7 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, observer
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
-from kernelscope.timing.work import CONSTANT_CLOCKS, FAR_ATOMIC, LINE_LOAD, LINE_STORE
+from kernelscope.timing.work import CONSTANT_CLOCKS, FAR_ATOMIC, HEAVY_LANES, LINE_LOAD, LINE_STORE
 from kernelscope.watch.counters.patterns import TouchedBytes
 
 H200 = gpu("h200")
@@ -34,6 +34,19 @@ extern "C" __global__ void divide(const float* x, float* y)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     y[i] = __fdiv_rn(x[i], 3.0f + i) + __fsqrt_rn(x[i]);
+}"""
+MIXED = """extern "C" __global__ void mixed(int* out, int n, int steps, float f)
+{
+    int a = threadIdx.x, b = a + 1, c = a + 2, d = a + 3;
+    float x = a, y = b, z = c, w = d;
+    for (int i = 0; i < steps; ++i) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            INTEGERS
+            FLOATS
+        }
+    }
+    out[blockIdx.x * blockDim.x + threadIdx.x] = a + b + c + d + int(x + y + z + w);
 }"""
 TELL = """// kernelscope: sm_90
 extern "C" __global__ void __cluster_dims__(2, 1, 1) tell(const int* at)
@@ -92,16 +105,54 @@ def test_pieces_by_themselves():
     touched = TouchedBytes([(0, 1 << 14), (1 << 20, 1 << 21)])
     places = np.array([0, 4096, 4160, 8192, 8224, (1 << 20) + 320, (1 << 20) + 324], np.uint64)
     touched.touch(1, "read", places, 4)
-    assert touched.aligned_pieces("read", 64, 16) == (5, 2)
-    assert touched.aligned_pieces("read", 64, 1) == (5, 4)
-    assert touched.aligned_pieces("written", 64, 16) == (0, 0)
+    assert touched.aligned_pieces("read", 64, 16) == [(1 << 14, 4, 1), (1 << 20, 1, 1)]
+    assert touched.aligned_pieces("read", 64, 1) == [(1 << 14, 4, 3), (1 << 20, 1, 1)]
+    assert touched.aligned_pieces("written", 64, 16) == []
+
+
+def test_products_of_integers_have_half_of_the_lanes_of_floats():
+    """Beside as many products of floats they take no longer than by themselves."""
+
+    def bounds(integers: str, floats: str) -> dict[str, float]:
+        text = MIXED.replace("INTEGERS", integers).replace("FLOATS", floats)
+        kernel = RawKernel(text, "mixed", backend="simulator")
+        with observe(Time("h200")) as seen:
+            kernel((1,), (128,), (np.zeros(128, np.int32), 7, 64, np.float32(0.5)))
+        return seen.launches[0].bounds
+
+    some = "a = a * n + b; b = b * n + c; c = c * n + d; d = d * n + a;"
+    others = "x = x * f + y; y = y * f + z; z = z * f + w; w = w * f + x;"
+    alone, both, floats = bounds(some, ""), bounds(some, others), bounds("", others)
+    shortest = 64 * 16 * 4 * 32 / HEAVY_LANES / H200.sms * 1e6 / H200.hz
+    assert shortest < alone["integer products"] < 1.1 * shortest
+    assert both["integer products"] == pytest.approx(alone["integer products"], rel=0.05)
+    assert floats["integer products"] < 0.1 * shortest
+    for found, share in ((alone, 0.5), (floats, 0.5), (both, 1.0)):
+        assert found["FMA"] == pytest.approx(share * shortest, rel=0.1)
+
+
+@pytest.mark.system
+def test_blocks_that_did_not_run_touch_no_more_of_an_array_than_it_has():
+    """Words from anywhere in an array of 1 MiB beside two of 32: DRAM moves what it does where
+    they are in order.
+    """
+    count, few = 1 << 23, 1 << 18
+    x, y = np.zeros(few, np.float32), np.zeros(count, np.float32)
+    anywhere = np.random.default_rng(1).integers(0, few, count, np.int32)
+    in_turn = np.arange(count, dtype=np.int32) % few
+    found = [
+        launched("pick", (count // 256,), (256,), at, x, y, blocks=64).bounds["DRAM"]
+        for at in (anywhere, in_turn)
+    ]
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+    assert found[0] > 1e-3 * 8 * count / H200.dram_gbps
 
 
 def test_an_array_that_begins_inside_a_piece():
     touched = TouchedBytes([(4096 + 40, 4096 + 200)])
     touched.touch(1, "read", np.array([4136, 4160, 4292], np.uint64), 4)
-    assert touched.aligned_pieces("read", 64, 1) == (3, 3)
-    assert touched.aligned_pieces("read", 64, 16) == (3, 0)
+    assert touched.aligned_pieces("read", 64, 1) == [(176, 3, 3)]
+    assert touched.aligned_pieces("read", 64, 16) == [(176, 3, 0)]
 
 
 def test_blocks_that_do_nothing_are_dealt_out_one_after_another():

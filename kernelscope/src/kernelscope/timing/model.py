@@ -21,6 +21,7 @@ IDLE = (TAIL, FEW)  # SMs without a block: they have none left, or never had one
 NAMES = {
     "issue": "issue",
     "fma": "FMA",
+    "heavy": "integer products",
     "alu": "integer and logic",
     "fp64": "FP64",
     "mufu": "MUFU",

@@ -107,7 +107,7 @@ class Time(Counters):
             SectorStreams(),
             HotLines(self.gpu.atomic_line_ns / 4, self.gpu.atomic_ns),
         )
-        self._ran, self._pieces = 0, [(0, 0), (0, 0)]
+        self._ran, self._pieces = 0, [[], []]
         self._common, self._of_warp = 0, None
         self._work_of_warps: list[np.ndarray] = []
 
@@ -241,8 +241,9 @@ class Time(Counters):
     def _reuse(self, launch: Launch, scale: float) -> Reuse:
         room = sum(b.size for b in launch.buffers if b.space == "global")
         found = []
-        for pieces, lone in self._pieces:
-            found += [min(scale * DRAM_PIECE * (pieces - lone), room), scale * DRAM_PIECE * lone]
+        for of_buffers in self._pieces:  # more blocks touch no more of a buffer than it has
+            near = [min(scale * DRAM_PIECE * (n - lone), size) for size, n, lone in of_buffers]
+            found += [sum(near), scale * DRAM_PIECE * sum(lone for _, _, lone in of_buffers)]
         read, lone_read, written, lone_written = found
         read *= 1 - self._streams.own_share
         return Reuse(read, written, lone_read, lone_written, self._hot.most(scale), room)

@@ -13,23 +13,24 @@ from .machine_code import Code, MachineCode
 from .schedule import MEETINGS, walk
 from .uneven import Unevenness
 
-UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory", "fill", "constant")
-OF_SCHEDULER = np.array([1] * 6 + [0] * 3, bool)  # units of which each scheduler has its own
+UNITS = ("issue", "fma", "heavy", "alu", "fp64", "mufu", "tensor", "memory", "fill", "constant")
+OF_SCHEDULER = np.array([1] * 7 + [0] * 3, bool)  # units of which each scheduler has its own
 SECTOR_BYTES = 32
 FILL_BYTES = 64  # between L1 and L2, a clock and SM
 TAGS = 4  # lines that L1 looks up in a clock
 CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load, as measured
 SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
 FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
+HEAVY_LANES = 64  # of FMA_LANES, which alone do integers
 LINE_LOAD, LINE_STORE = 1.5, 3.0  # sectors that a request of a line costs L2, if it has fewer
 ATOMIC = 2.0  # ... and each sector of an atomic
 FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block of the cluster
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
-_MULTIPLY = ("IMAD", "IDP")
+_HEAVY = ("IMAD", "IDP", "VIADD")
 _ALU = tuple(
-    "IADD3 VIADD LOP3 PLOP3 SHF SHL SHR LEA ISETP SEL FSEL FSETP FMNMX IMNMX VIMNMX PRMT IABS "
+    "IADD3 MOV LOP3 PLOP3 SHF SHL SHR LEA ISETP SEL FSEL FSETP FMNMX IMNMX VIMNMX PRMT IABS "
     "I2FP F2FP FSET VABSDIFF LOP FMNMX3 VIADDMNMX VIMNMX3 HSETP2 HMNMX2 VOTE".split()
 )
 _XU = ("MUFU", "I2F", "F2I", "F2F", "I2I", "FRND", "POPC", "FLO", "BREV", "FCHK")
@@ -251,9 +252,9 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     name, kind = code.name, KINDS.get(code.name, "")
     if name in _FLOAT:
         clocks["fma"] = 32 / FMA_LANES
-    elif name in _MULTIPLY:
-        long = name == "IMAD" and ("WIDE" in code.parts or "HI" in code.parts)
-        clocks["fma"] = (128 if long else 64) / FMA_LANES
+    elif name in _HEAVY:
+        times = 2 if name == "IMAD" and ("WIDE" in code.parts or "HI" in code.parts) else 1
+        clocks["fma"], clocks["heavy"] = 32 * times / FMA_LANES, 32 * times / HEAVY_LANES
     elif name in _ALU:
         clocks["alu"] = 32 / ALU_LANES
     elif name in _XU:
