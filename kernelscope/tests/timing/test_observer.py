@@ -9,7 +9,14 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, observer
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
-from kernelscope.timing.work import CONSTANT_CLOCKS, FAR_ATOMIC, HEAVY_LANES, LINE_LOAD, LINE_STORE
+from kernelscope.timing.work import (
+    CONSTANT_CLOCKS,
+    FAR_ATOMIC,
+    FMA_LANES,
+    LINE_LOAD,
+    LINE_STORE,
+    MATCH_CLOCKS,
+)
 from kernelscope.watch.counters.patterns import TouchedBytes
 
 H200 = gpu("h200")
@@ -110,25 +117,31 @@ def test_pieces_by_themselves():
     assert touched.aligned_pieces("written", 64, 16) == []
 
 
-def test_products_of_integers_have_half_of_the_lanes_of_floats():
-    """Beside as many products of floats they take no longer than by themselves."""
+def bounds_of(integers: str, floats: str = "") -> dict[str, float]:
+    text = MIXED.replace("INTEGERS", integers).replace("FLOATS", floats)
+    kernel = RawKernel(text, "mixed", backend="simulator")
+    with observe(Time("h200")) as seen:
+        kernel((1,), (128,), (np.zeros(128, np.int32), 7, 64, np.float32(0.5)))
+    return seen.launches[0].bounds
 
-    def bounds(integers: str, floats: str) -> dict[str, float]:
-        text = MIXED.replace("INTEGERS", integers).replace("FLOATS", floats)
-        kernel = RawKernel(text, "mixed", backend="simulator")
-        with observe(Time("h200")) as seen:
-            kernel((1,), (128,), (np.zeros(128, np.int32), 7, 64, np.float32(0.5)))
-        return seen.launches[0].bounds
 
-    some = "a = a * n + b; b = b * n + c; c = c * n + d; d = d * n + a;"
-    others = "x = x * f + y; y = y * f + z; z = z * f + w; w = w * f + x;"
-    alone, both, floats = bounds(some, ""), bounds(some, others), bounds("", others)
-    shortest = 64 * 16 * 4 * 32 / HEAVY_LANES / H200.sms * 1e6 / H200.hz
-    assert shortest < alone["integer products"] < 1.1 * shortest
-    assert both["integer products"] == pytest.approx(alone["integer products"], rel=0.05)
-    assert floats["integer products"] < 0.1 * shortest
-    for found, share in ((alone, 0.5), (floats, 0.5), (both, 1.0)):
-        assert found["FMA"] == pytest.approx(share * shortest, rel=0.1)
+def test_integers_have_half_of_the_lanes_of_multiply_adds():
+    """Products, and the sums that ptxas puts beside them; products of floats have all lanes."""
+    products = "a = a * n + b; b = b * n + c; c = c * n + d; d = d * n + a;"
+    floats = "x = x * f + y; y = y * f + z; z = z * f + w; w = w * f + x;"
+    shortest = 64 * 16 * 4 * 32 / FMA_LANES / H200.sms * 1e6 / H200.hz
+    for integers, of_floats, times in ((products, "", 2), ("", floats, 1), (products, floats, 3)):
+        found = bounds_of(integers, of_floats)["FMA"]
+        assert found == pytest.approx(times * shortest, rel=0.1)
+
+
+@pytest.mark.parametrize("values", [2, 4, 32])
+def test_a_match_takes_the_clocks_of_its_values(values):
+    """The lanes of each warp have so many values."""
+    match = f"a += __match_any_sync(~0u, threadIdx.x % {values} + 64 * (4 * i + k));"
+    found = bounds_of(match)["matches and sums of a warp"]
+    clocks = 64 * 4 * 4 * MATCH_CLOCKS * values  # steps, repeats, warps
+    assert found == pytest.approx(clocks / H200.sms * 1e6 / H200.hz, rel=0.02)
 
 
 @pytest.mark.system

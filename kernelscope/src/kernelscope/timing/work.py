@@ -11,24 +11,28 @@ from .executions import KINDS, PtxCounts, codes, executions, of_several
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
 from .schedule import MEETINGS, walk
-from .uneven import Unevenness
+from .uneven import Unevenness, longest_warps
 
-UNITS = ("issue", "fma", "heavy", "alu", "fp64", "mufu", "tensor", "memory", "fill", "constant")
-OF_SCHEDULER = np.array([1] * 7 + [0] * 3, bool)  # units of which each scheduler has its own
+UNITS = tuple("issue fma alu fp64 mufu tensor memory fill constant together".split())
+OF_SCHEDULER = np.array([1] * 6 + [0] * 4, bool)  # units of which each scheduler has its own
 SECTOR_BYTES = 32
 FILL_BYTES = 64  # between L1 and L2, a clock and SM
 TAGS = 4  # lines that L1 looks up in a clock
 CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load, as measured
 SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
 FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
-HEAVY_LANES = 64  # of FMA_LANES, which alone do integers
+# Clocks of an SM: of a match, for each value that a warp's lanes have; of a match of all; of a sum.
+MATCH_CLOCKS, MATCH_ALL, REDUX_CLOCKS = 2.0, 1.0, 2.0
+# Of a fence, of one that no store is before, and of a cluster's barrier: what each further warp adds.
+MEETING_CLOCKS, ALONE_CLOCKS = {"MEMBAR": 11.0, "UCGABAR_WAIT": 5.4}, 2.5
+MATCH_LATENCY, OF_VALUE = 10.0, 2.75  # a warp's match by itself: clocks, more for each value
 LINE_LOAD, LINE_STORE = 1.5, 3.0  # sectors that a request of a line costs L2, if it has fewer
 ATOMIC = 2.0  # ... and each sector of an atomic
 FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block of the cluster
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
-_HEAVY = ("IMAD", "IDP", "VIADD")
+_INTEGERS_OF_FMA = ("IMAD", "IDP", "VIADD")
 _ALU = tuple(
     "IADD3 MOV LOP3 PLOP3 SHF SHL SHR LEA ISETP SEL FSEL FSETP FMNMX IMNMX VIMNMX PRMT IABS "
     "I2FP F2FP FSET VABSDIFF LOP FMNMX3 VIADDMNMX VIMNMX3 HSETP2 HMNMX2 VOTE".split()
@@ -126,8 +130,13 @@ class Traffic:
         self.l2_sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.waiting: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.far: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.matches: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for one in counted:
             kind = one.kind
+            if one.counts["match_values"]:
+                of_line = self.matches[one.line]
+                of_line[0] += one.counts["match_values"]
+                of_line[1] += one.executions
             if one.merged or " " not in kind:
                 continue
             key, counts = (one.line, kind), one.counts
@@ -163,6 +172,11 @@ class Traffic:
         """Bytes a request between L1 and L2."""
         requests = self.requests.get((line, kind), 0.0)
         return SECTOR_BYTES * self.missing[line, kind] / requests if requests else 0.0
+
+    def values(self, line: int) -> float:
+        """Different values of a warp's lanes in a match of a line."""
+        values, matches = self.matches.get(line, (1.0, 1.0))
+        return values / matches
 
     def far_sectors(self, line: int) -> float:
         """Sectors that an atomic of a line sends to other blocks of its cluster."""
@@ -209,19 +223,24 @@ def work_of(
     keys = list(totals)
     each = counts / (blocks * warps)
     issued = float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True)))
+    by_line = tuple(
+        {line: clocks * each[at] for line, clocks in of_segment.items()}
+        for at, of_segment in enumerate(chain.by_line)
+    )
+    l2_bytes = l2_traffic(traffic)
+    for at, code in codes(segments):
+        l2_bytes[code.line] = l2_bytes.get(code.line, 0.0) + counts[at] * local_bytes(code)
+    longest, by_number = longest_warps(segments, by_line, counted)
     # all warps issue what is guarded, also those that the PTX takes past it
-    imbalance = max(1.0, shape.imbalance - idle / max(issued, 1.0))
+    imbalance = max(1.0, (shape.imbalance - idle / max(issued, 1.0)) / by_number)
     return LaunchWork(
         replace(shape, imbalance=imbalance),
         resident_blocks(gpu, warps, machine.registers, shape.shared_bytes),
         np.array([at for at, _ in keys]),
         np.array([line for _, line in keys]),
         np.array([totals[key] for key in keys]),
-        tuple(
-            {line: clocks * each[at] for line, clocks in by_line.items()}
-            for at, by_line in enumerate(chain.by_line)
-        ),
-        l2_traffic(traffic),
+        longest,
+        l2_bytes,
         dram_bytes,
         atomic_times(traffic, reuse),
         any(code.name == "BAR" for _, code in codes(segments)),
@@ -252,9 +271,14 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     name, kind = code.name, KINDS.get(code.name, "")
     if name in _FLOAT:
         clocks["fma"] = 32 / FMA_LANES
-    elif name in _HEAVY:
-        times = 2 if name == "IMAD" and ("WIDE" in code.parts or "HI" in code.parts) else 1
-        clocks["fma"], clocks["heavy"] = 32 * times / FMA_LANES, 32 * times / HEAVY_LANES
+    elif name in _INTEGERS_OF_FMA:
+        long = name == "IMAD" and ("WIDE" in code.parts or "HI" in code.parts)
+        clocks["fma"] = (128 if long else 64) / FMA_LANES
+    elif name == "MATCH":
+        any_value = "ANY" in code.parts
+        clocks["together"] = MATCH_CLOCKS * traffic.values(code.line) if any_value else MATCH_ALL
+    elif name == "REDUX":
+        clocks["together"] = REDUX_CLOCKS
     elif name in _ALU:
         clocks["alu"] = 32 / ALU_LANES
     elif name in _XU:
@@ -271,6 +295,8 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     elif kind == "global atomic":
         clocks["memory"] = traffic.per_request(code.line, kind)
         clocks["fill"] = FAR_ATOMIC * traffic.far_sectors(code.line)
+    elif name in MEETINGS and name != "BAR":
+        clocks["memory"] = ALONE_CLOCKS if code.alone else MEETING_CLOCKS[name]
     elif kind == "shuffle" or name in ("LDL", "STL"):
         clocks["memory"] = 1.0
     elif _is_indexed_constant(code):
@@ -322,10 +348,14 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: floa
         return gpu.l2_clocks + traffic.per_request(line, kind) - 1
     if code.name == "LDL":
         return near + 9
+    if code.alone:
+        return gpu.l2_clocks
     if code.name in MEETINGS:
         return getattr(gpu, MEETINGS[code.name])
     if kind == "shuffle":
         return near
+    if code.name == "MATCH" and "ANY" in code.parts:
+        return MATCH_LATENCY + OF_VALUE * traffic.values(line)
     if _is_indexed_constant(code):
         more = CONSTANT_CLOCKS * (traffic.per_request(line, "constant load") - 1)
         return _LATENCIES["LDC"] + more
@@ -363,6 +393,15 @@ def dram_traffic(
     moved += missed * LONE_READ * reuse.lone_read * gpu.dram_gbps / gpu.read_gbps
     moved += missed * LONE_WRITE * reuse.lone_written
     return {line: moved * size / everything for line, size in by_line.items()}, share
+
+
+def local_bytes(code: Code) -> int:
+    """Bytes between L1 and L2 of a warp's access to local memory: a store goes on to L2 and leaves
+    nothing in L1, so a load does too.
+    """
+    if code.name not in ("LDL", "STL"):
+        return 0
+    return 4 * SECTOR_BYTES * {"64": 2, "128": 4}.get(code.parts[-1] if code.parts else "", 1)
 
 
 def copy_bytes(gpu: GpuConstants, read: float, written: float) -> float:
