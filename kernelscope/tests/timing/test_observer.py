@@ -246,3 +246,18 @@ def test_atomics_of_a_cluster_take_clocks_for_each_far_sector(apart, sectors):
     us = FAR_ATOMIC * 4 * sectors / H200.sms * 1e6 / H200.hz
     reading = 2 * 2 * 4 * 32 / 64 / H200.sms * 1e6 / H200.hz  # of `at`, by way of the same port
     assert seen.launches[0].bounds["L2 to an SM"] == pytest.approx(us + reading)
+
+
+@pytest.mark.parametrize(("kind", "words"), [("float", 1), ("float2", 2), ("float4", 4)])
+def test_a_load_takes_a_pass_of_l1_for_each_register(kind, words):
+    """All lanes load the same bytes, which are one wavefront: an H200 takes 1, 2 and 4 clocks."""
+    text = f"""extern "C" __global__ void same(const {kind}* x, {kind}* y, int n)
+    {{
+        for (int i = 0; i < n; ++i) y[i * 32 + threadIdx.x] = x[i];
+    }}"""
+    kernel = RawKernel(text, "same", backend="simulator")
+    x, y = np.zeros(1 << 12, np.float32), np.zeros(1 << 14, np.float32)
+    with observe(Time("h200")) as seen:
+        kernel((1,), (32,), (x, y, 100))
+    clocks = seen.launches[0].bounds["shared memory and L1"] * 1e-6 * H200.hz * H200.sms
+    assert clocks == pytest.approx(100 * (words + max(words, 1)), rel=0.1)

@@ -91,7 +91,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """A kernel as ptxas made it. registers, frame_bytes: of a thread; the frame is its local memory."""
+    """A kernel as ptxas made it. registers, frame_bytes: of a thread; frames are local memory."""
 
     registers: int
     segments: tuple[Segment, ...]

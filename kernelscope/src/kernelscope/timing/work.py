@@ -23,7 +23,7 @@ SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every un
 FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
 # Clocks of an SM: of a match, for each value that a warp's lanes have; of a match of all; of a sum.
 MATCH_CLOCKS, MATCH_ALL, REDUX_CLOCKS = 2.0, 1.0, 2.0
-# Of a fence, of one that no store is before, and of a cluster's barrier: what each further warp adds.
+# What each further warp adds to a fence, a barrier of a cluster, a fence with no store before it.
 MEETING_CLOCKS, ALONE_CLOCKS = {"MEMBAR": 11.0, "UCGABAR_WAIT": 5.4}, 2.5
 MATCH_LATENCY, OF_VALUE = 10.0, 2.75  # a warp's match by itself: clocks, more for each value
 LINE_LOAD, LINE_STORE = 1.5, 3.0  # sectors that a request of a line costs L2, if it has fewer
@@ -153,7 +153,9 @@ class Traffic:
             sectors = counts[f"global_{way}_sectors"]
             self.sectors[key] += sectors
             lines = counts[f"global_{way}_lines"]
-            self.passes[key] += max(lines / TAGS, counts[f"global_{way}_passes"])
+            words = words_of(one.instruction.opcode) if kind == "global load" else 0
+            least = words * one.executions  # of a load: a pass for each register of the lanes
+            self.passes[key] += max(lines / TAGS, counts[f"global_{way}_passes"], least)
             self.missing[key] += one.l1_missing * sectors
             in_l2 = {
                 "load": max(sectors, LINE_LOAD * lines),
@@ -187,6 +189,14 @@ class Traffic:
         """Share of the requests of a line that wait for L2."""
         requests = self.requests.get((line, kind), 0.0)
         return self.waiting[line, kind] / requests if requests else 1.0
+
+
+def words_of(opcode: str) -> int:
+    """Return how many registers of 4 bytes a load of this opcode sets in a lane."""
+    *parts, kind = opcode.split(".")
+    several = next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
+    bits = int(kind[1:]) if kind[1:].isdigit() else 32
+    return max(1, several * bits // 32)
 
 
 def work_of(
