@@ -27,7 +27,7 @@ MATCH_CLOCKS, MATCH_ALL, REDUX_CLOCKS = 2.0, 1.0, 2.0
 MEETING_CLOCKS, ALONE_CLOCKS = {"MEMBAR": 11.0, "UCGABAR_WAIT": 5.4}, 2.5
 MATCH_LATENCY, OF_VALUE = 10.0, 2.75  # a warp's match by itself: clocks, more for each value
 LINE_LOAD, LINE_STORE = 1.5, 3.0  # sectors that a request of a line costs L2, if it has fewer
-ATOMIC = 2.0  # ... and each sector of an atomic
+ATOMIC = 2.4  # ... and each sector of an atomic: 9.5 ps at random words of 4 MiB, on an H200
 FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block of the cluster
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
@@ -41,10 +41,12 @@ _XU = ("MUFU", "I2F", "F2I", "F2F", "I2I", "FRND", "POPC", "FLO", "BREV", "FCHK"
 _FP64 = ("DFMA", "DMUL", "DADD", "DSETP")
 _LATENCIES = {  # clocks, of compute capability 9.0; loads and barriers are of the GPU's constants
     **dict.fromkeys(("MUFU", "I2F", "F2I", "F2F", "FRND", "POPC", "FLO", "BREV", "FCHK"), 22.0),
-    **dict.fromkeys(("S2R", "S2UR", "CS2R", "R2UR", "VOTEU", "REDUX"), 20.0),
+    **dict.fromkeys(("S2R", "S2UR", "CS2R", "R2UR", "VOTEU"), 20.0),
+    "REDUX": 40.0,  # a chain of them, less the move back
     **dict.fromkeys(("LDC", "ULDC", "LDCU"), 30.0),
     **dict.fromkeys(("DFMA", "DMUL", "DADD", "DSETP"), 16.0),
-    **dict.fromkeys(("HMMA", "IMMA"), 33.0),
+    **dict.fromkeys(("HMMA", "IMMA"), 25.0),
+    "DMMA": 26.0,
 }
 _TENSOR_OF_F16 = {"TF32": 0.5, "16816": 1.0, "1688": 1.0, "IMMA": 2.0, "DMMA": 0.0625}
 
