@@ -27,7 +27,7 @@ DESCRIPTIONS = {
     "atomic_line_ns": "one warp's addition to a line that all warps of the grid add to, ns",
 }
 CONSTANTS = tuple(DESCRIPTIONS)
-FITTED = ("start_clocks",)  # no probe measures it
+FITTED = ("start_clocks",)  # measure-gpu has no probe of it
 
 
 @dataclass(frozen=True)
