@@ -549,6 +549,7 @@ class LaunchesRecord(RecordStamp):
 
 SCHEMAS: dict[str, type] = {
     "bench_seeds_fp32": SuiteRecord,
+    "bench_ragged_fp32": SuiteRecord,
     "bench_long_fp32": SuiteRecord,
     "bench_long_bf16": SuiteRecord,
     "bench_hopper_bf16": SuiteRecord,
