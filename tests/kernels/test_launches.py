@@ -223,7 +223,7 @@ def test_more_multiprocessors_never_take_longer():
         ((15, 333, 96), (1, 3, 4, 32), (2, 3, 4, 24)),
         ((128, 196, 64), (1, 4, 1, 40), (1, 3, 4, 32)),  # 4 warps of the same rows: two blocks
         ((8, 196, 64), (1, 1, 4, 56), (1, 1, 4, 32)),  # one round of keys
-        ((8, 256, 64), (1, 1, 8, 32), (1, 1, 4, 64)),  # 4 warps with large tiles wait for themselves
+        ((8, 256, 64), (1, 1, 8, 32), (1, 1, 4, 64)),  # 4 warps with large tiles wait
     ],
 )
 def test_the_model_of_29_knows_the_faster_tile(shape, faster, slower):

@@ -530,6 +530,8 @@ class TimeModelRecord(RecordStamp):
     third_corrected: NotRequired[TimeModelPart]
     fourth: NotRequired[TimeModelPart]
     fourth_corrected: NotRequired[TimeModelPart]
+    fifth: NotRequired[TimeModelPart]
+    fifth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
