@@ -40,7 +40,7 @@
 #include "include/swizzled_tile.cuh"
 
 // As split_tf32(), with a mask that the compiler does not know either: a grid has one layer, so its
-// number is 0. What is read from constant memory, a short launch waits for: docs/mma_log.md.
+// number is 0. With the mask in constant memory a short launch takes longer: docs/mma_log.md.
 __device__ __forceinline__ void split_in_layer(unsigned& big, unsigned& small, float x)
 {
     unsigned layer;
