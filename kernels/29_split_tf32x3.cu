@@ -39,8 +39,8 @@
 #include "include/output.cuh"
 #include "include/swizzled_tile.cuh"
 
-// As split_tf32() of mma.cuh, without the constant memory that a short launch waits for
-// (docs/mma_log.md): `layer` is 0, as a grid has one layer, but the compiler does not know that.
+// As split_tf32() of mma.cuh, but not from constant memory: short launches take less time
+// (docs/mma_log.md). `layer` is 0, as a grid has one layer, but the compiler does not know that.
 __device__ __forceinline__ void split_in_layer(unsigned& big, unsigned& small, float x)
 {
     unsigned layer;

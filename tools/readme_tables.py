@@ -180,7 +180,8 @@ def facts() -> str:
         f"- **The simulator** agrees bit for bit with an {COURSE_GPU} on {exact:,} of {of:,} PTX "
         f"opcodes, and with Nsight Compute on {equal:,} of {counts:,} counts; the record names the "
         "reason of every other.",
-        f"- **float32**: `attention()` is {measured.best_peers(FLOAT32)}.",
+        f"- **float32**: `attention()` is {measured.best_peers(FLOAT32)}. What PyTorch's autotuner "
+        "picks differs [from run to run](docs/results.md).",
         f"- **bfloat16**: a kernel of {long} lines is "
         f"{measured.best_peers(('hopper_bf16', 'long_bf16'))}.",
         f"- **Gradients, few queries, two GPUs**: {measured.elsewhere()}.",
