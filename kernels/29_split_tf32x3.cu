@@ -35,8 +35,20 @@
 #include "include/async_copy.cuh"
 #include "include/cluster_parts.cuh"
 #include "include/fragment_softmax.cuh"
+#include "include/mma.cuh"
 #include "include/output.cuh"
 #include "include/swizzled_tile.cuh"
+
+// As split_tf32(), with a mask that the compiler does not know either: a grid has one layer, so its
+// number is 0. What is read from constant memory, a short launch waits for: docs/mma_log.md.
+__device__ __forceinline__ void split_in_layer(unsigned& big, unsigned& small, float x)
+{
+    unsigned layer;
+    asm("mov.u32 %0, %%ctaid.z;" : "=r"(layer));
+    big = __float_as_uint(x) & (0xffffe000u | layer);
+    small = __float_as_uint(x - __uint_as_float(big));
+}
+#define split_tf32 split_in_layer  // for tf32x3.cuh
 #include "include/tf32x3.cuh"
 
 constexpr int THREADS = 32 * ROW_WARPS * KEY_WARPS;
@@ -70,9 +82,6 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
     Inbox& inbox = *reinterpret_cast<Inbox*>(found + PARTS * STRIDE);    // counts parts of others
 
     const int rank = blockIdx.x % CLUSTER;
-    inbox.open(part_bytes<BR, OWN, D>(rank));
-    cluster_started();
-
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const int row_warp = warp / KEY_WARPS;
@@ -92,8 +101,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
     const int row = row0 + warp_row + lane / 4;  // this lane's rows are row and row + 8
     const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
 
-    // A lane's first address for load_matrices(), and the bytes to its first COLS columns of V: of
-    // an even key and of the odd one after it.
+    // A lane's first addresses; the bytes to its columns of V are of an even key and of an odd one.
     const unsigned q_lane =
         shared_address(q_tile) + swizzled<ROW_BYTES>(warp_row + lane % 16, lane / 16);
     const unsigned k_lane =
@@ -102,14 +110,15 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
     const int v_even = swizzled<ROW_BYTES>(lane % 4 * 2, lane / 4 * COLS / 4);
     const int v_odd = swizzled<ROW_BYTES>(lane % 4 * 2 + 1, lane / 4 * COLS / 4);
 
-    // Starts the copy of a tile of K or V, whose first key is key0.
-    auto copy_keys = [&](unsigned char* tile, const float* from, int key0) {
-        start_swizzled_copy<D, ROW_BYTES, TILE, THREADS>(tile, from + (long long)key0 * d,
+    auto copy_keys = [&](unsigned char* to, const float* from, int key0) {  // starts to copy a tile
+        start_swizzled_copy<D, ROW_BYTES, TILE, THREADS>(to, from + (long long)key0 * d,
                                                          last_key - key0, d, vector);
     };
     start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(q_tile, q, n - row0, d, vector);
     copy_keys(k_tile, k, rank * TILE);
     copy_keys(v_tile, v, rank * TILE);
+    inbox.open(part_bytes<BR, OWN, D>(rank));  // while the copies are on their way
+    cluster_started();
 
     float o[GROUPS][COLS][4] = {};      // the output so far, not yet divided by sum
     float shift[2] = {LOWEST, LOWEST};  // maximum of the scores so far, in powers of two
@@ -119,8 +128,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
     const bool plain = !bias && scale > 0.0f;
     const float factor = plain ? scale * LOG2E : LOG2E;
 
-    // This block's tiles of keys are those from rank * TILE on, ROUND apart.
-    for (int key0 = rank * TILE; key0 < last_key; key0 += ROUND) {
+    for (int key0 = rank * TILE; key0 < last_key; key0 += ROUND) {  // this block's tiles
         copies_arrived<1>();  // Q and K are here, V may still be on its way
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
 
@@ -148,8 +156,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
         }
 
         copies_arrived<0>();  // V is here
-        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
-                          // and the next K tile overwrite the one that others still read
+        __syncthreads();  // barrier: as before, and the next K tile would overwrite this one
         copy_keys(k_tile, k, key0 + ROUND);
 #pragma unroll
         for (int c = 0; c < GROUPS; ++c) {
@@ -167,7 +174,6 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
         copy_keys(v_tile, v, key0 + ROUND);
     }
     copies_arrived<0>();  // where there is no key to see, Q is still on its way
-
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float total = warp_sum<2, 1>(sum[half]);
@@ -181,8 +187,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
         }
         if (lane % 4 == 0) *reinterpret_cast<float2*>(part + D) = make_float2(shift[half], total);
     }
-    // Others send only parts here, which this block leaves alone until all of them have come; then
-    // nobody sends, and it may leave. Every block sends its parts, with keys or without.
+    // Every block sends its parts, with keys or without; once all are here, this one may leave.
     cluster_wait();   // barrier: the other blocks' shared memory may not exist yet
     __syncthreads();  // barrier: a fast warp would join parts that others still store
 

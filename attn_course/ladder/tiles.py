@@ -30,6 +30,7 @@ FLASH_TILES, CLUSTER_TILES = (
     {int(width): tuple(map(tuple, tiles)) for width, tiles in _TABLES[name].items()}
     for name in ("flash", "cluster")
 )
+LARGEST_UNSPILT, LARGE_SPILLS = 48, 22  # keys of a tile of 29; registers that larger ones may lack
 JOINED_SIZES = {name: tuple(sizes) for name, sizes in _TABLES["joined"].items()}
 
 
@@ -226,15 +227,19 @@ def joined_bytes(c: Mapping[str, int]) -> int:
 
 
 def joined_candidates(problem: Problem, device: Device) -> list[Constants]:
-    """Constants of 29 that fit a device, leave no warp without keys and spill next to nothing."""
+    """Constants of 29 that fit a device, leave no warp without keys and spill little.
+
+    Tiles of more than 48 keys pay with some spills, for head dims up to 80: docs/mma_log.md.
+    """
     width = 16 * ceil_div(min(problem.d, LARGEST_D), 16)
     tiles = (dict(zip(JOINED_SIZES, c, strict=True)) for c in product(*JOINED_SIZES.values()))
     found = []
     for c in ({"D": width, **tile} for tile in tiles):
-        threads = 32 * c["ROW_WARPS"] * c["KEY_WARPS"]
+        threads, large = 32 * c["ROW_WARPS"] * c["KEY_WARPS"], c["BC"] > LARGEST_UNSPILT
         if (
             max(64, width // 4) <= threads
-            and 48 + width // 2 + 2 * c["BC"] <= min(255, REGISTERS // threads)
+            and _spilt(c) <= LARGE_SPILLS * large
+            and not (large and 48 + width + 2 * c["BC"] > 255)
             and (c["CLUSTER"] == 1 or device.has_clusters)
             and c["BC"] * (c["CLUSTER"] * c["KEY_WARPS"] - 1) < problem.m + 7
             and joined_bytes(c) <= device.shared_bytes
@@ -242,6 +247,12 @@ def joined_candidates(problem: Problem, device: Device) -> list[Constants]:
         ):
             found.append(c)
     return found
+
+
+def _spilt(c: Mapping[str, int]) -> int:
+    """Registers of 29 that a thread lacks, about."""
+    found = min(255, REGISTERS // (32 * c["ROW_WARPS"] * c["KEY_WARPS"]))
+    return max(0, 48 + c["D"] // 2 + 2 * c["BC"] - found)
 
 
 def joined_clocks(c: Mapping[str, int], problem: Problem, device: Device) -> float:
@@ -260,7 +271,9 @@ def joined_clocks(c: Mapping[str, int], problem: Problem, device: Device) -> flo
     usable = device.sm_count if cluster <= 2 else max(1, device.sm_count * 10 // 11)
     rounds = ceil_div(cluster * problem.bh * ceil_div(problem.n, rows), usable)
     together = min(held, rounds)  # blocks at work on an SM
-    work = max(ceil_div(threads * together, 128), 1.1) * (7.7 * products + 2.5 * others)
+    alone = 1.3 if keys > LARGEST_UNSPILT else 1.1
+    work = max(ceil_div(threads * together, 128), alone) * (7.7 * products + 2.5 * others)
+    work *= 1 + _spilt(c) / 180
     waits = 4800 + 22 * width + 250 * tiles + 200 * log2(cluster)
     parts = 60 * c["KEY_WARPS"] * c["ROW_WARPS"] + 150 * cluster * (cluster > 1)
     waits += parts * width / 64  # those to join, of warps and of blocks

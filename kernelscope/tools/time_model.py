@@ -66,7 +66,7 @@ NCU_UNITS = {  # unit -> metrics of ncu; the unit is as busy as the one that is 
 }
 # The model's bound -> ncu's unit. Atomics wait in L2, and no unit is busy; of some SMs that are
 # idle ncu shows the mean of all SMs, and no unit is busy in that either. No metric here is of the
-# constant cache.
+# constant cache, or of matches.
 OF_BOUND = {
     "issue": "issue",
     "FMA": "FMA",
@@ -77,6 +77,7 @@ OF_BOUND = {
     "shared memory and L1": "L1",
     "L2 to an SM": "L2",
     "constant cache": "latency",
+    "matches and sums of a warp": "latency",
     "L2": "L2",
     "DRAM": "DRAM",
     "atomics": "latency",

@@ -1,11 +1,16 @@
 """What machine code says of its time: register banks, requests that queue."""
 
+import numpy as np
 import pytest
+from kernelscope import RawKernel, observe
+from kernelscope.timing import Time
+from kernelscope.timing.gpus import gpu
 from kernelscope.timing.machine_code import (
     NO_SCOREBOARD,
     Code,
     Segment,
     _count_bank_conflicts,
+    _mark_fences,
     parse,
 )
 from kernelscope.timing.schedule import walk
@@ -110,3 +115,31 @@ def test_a_slow_path_stands_where_it_is_called():
     names = [one.name for one in segments[1].code]
     assert names == ["CALL", "SHF", "BRA", "LOP3", "MOV", "MOV", "RET"]
     assert [one.called for one in segments[1].code] == [False] + [True] * 6
+
+
+def test_a_fence_is_alone_unless_a_store_may_be_under_way():
+    """The first fence is before any store; the second is in a loop that stores behind it."""
+    segments = [
+        Segment([code("MEMBAR"), code("LDG")], [1]),
+        Segment([code("MEMBAR"), code("STG")], [1, 2]),
+        Segment([code("MEMBAR"), code("MEMBAR"), code("EXIT")], []),
+    ]
+    _mark_fences(segments)
+    assert segments[0].code[0].alone
+    assert not segments[1].code[0].alone
+    assert [one.alone for one in segments[2].code] == [False, True, False]
+
+
+def test_an_array_of_a_thread_is_a_frame_in_local_memory():
+    """An array that is indexed by what the compiler does not know; no other kernel has a frame."""
+    text = """extern "C" __global__ void kept(int* out, int n) {
+        int kept[32];
+        for (int i = 0; i < 32; ++i) kept[(i + n) % 32] = i;
+        out[threadIdx.x] = kept[n * 7 % 32];
+    }"""
+    kernel = RawKernel(text, "kept", backend="simulator")
+    with observe(Time("h200")) as seen:
+        kernel((1,), (32,), (np.zeros(32, np.int32), 3))
+    loads_and_stores = 33
+    shortest = 128 * loads_and_stores / gpu("h200").l2_gbps / 1e3
+    assert shortest < seen.launches[0].bounds["L2"] < 1.2 * shortest

@@ -22,7 +22,7 @@ import time_model  # noqa: E402 - a tool, in no package
 H200 = gpu("h200")
 START_US = H200.launch_us + 1e6 * H200.start_clocks / H200.hz
 KERNELSCOPE = Path(__file__).parents[2]
-BOUNDED = tuple(FOLDERS)  # the rules were corrected for all of them
+BOUNDED = tuple(FOLDERS)[:4]  # the rules were corrected for these
 STEPS = 64
 ATOMICS = """extern "C" __global__ void add_up(float* sums, int apart)
 {
@@ -338,7 +338,7 @@ def judge(tmp_path, monkeypatch):
     return judge
 
 
-@pytest.mark.parametrize(("name", "count"), [("third", 80), ("fourth", 60)])
+@pytest.mark.parametrize(("name", "count"), [("third", 80), ("fourth", 60), ("fifth", 48)])
 def test_a_later_set_is_judged_beside_the_others(judge, capsys, name, count):
     """Its first judgement stays, and so does all that the record had."""
     corrected = f"{name}_corrected"

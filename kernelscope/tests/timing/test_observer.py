@@ -9,7 +9,14 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, observer
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
-from kernelscope.timing.work import CONSTANT_CLOCKS, FAR_ATOMIC, LINE_LOAD, LINE_STORE
+from kernelscope.timing.work import (
+    CONSTANT_CLOCKS,
+    FAR_ATOMIC,
+    FMA_LANES,
+    LINE_LOAD,
+    LINE_STORE,
+    MATCH_CLOCKS,
+)
 from kernelscope.watch.counters.patterns import TouchedBytes
 
 H200 = gpu("h200")
@@ -34,6 +41,19 @@ extern "C" __global__ void divide(const float* x, float* y)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     y[i] = __fdiv_rn(x[i], 3.0f + i) + __fsqrt_rn(x[i]);
+}"""
+MIXED = """extern "C" __global__ void mixed(int* out, int n, int steps, float f)
+{
+    int a = threadIdx.x, b = a + 1, c = a + 2, d = a + 3;
+    float x = a, y = b, z = c, w = d;
+    for (int i = 0; i < steps; ++i) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            INTEGERS
+            FLOATS
+        }
+    }
+    out[blockIdx.x * blockDim.x + threadIdx.x] = a + b + c + d + int(x + y + z + w);
 }"""
 TELL = """// kernelscope: sm_90
 extern "C" __global__ void __cluster_dims__(2, 1, 1) tell(const int* at)
@@ -92,16 +112,60 @@ def test_pieces_by_themselves():
     touched = TouchedBytes([(0, 1 << 14), (1 << 20, 1 << 21)])
     places = np.array([0, 4096, 4160, 8192, 8224, (1 << 20) + 320, (1 << 20) + 324], np.uint64)
     touched.touch(1, "read", places, 4)
-    assert touched.aligned_pieces("read", 64, 16) == (5, 2)
-    assert touched.aligned_pieces("read", 64, 1) == (5, 4)
-    assert touched.aligned_pieces("written", 64, 16) == (0, 0)
+    assert touched.aligned_pieces("read", 64, 16) == [(1 << 14, 4, 1), (1 << 20, 1, 1)]
+    assert touched.aligned_pieces("read", 64, 1) == [(1 << 14, 4, 3), (1 << 20, 1, 1)]
+    assert touched.aligned_pieces("written", 64, 16) == []
+
+
+def bounds_of(integers: str, floats: str = "") -> dict[str, float]:
+    text = MIXED.replace("INTEGERS", integers).replace("FLOATS", floats)
+    kernel = RawKernel(text, "mixed", backend="simulator")
+    with observe(Time("h200")) as seen:
+        kernel((1,), (128,), (np.zeros(128, np.int32), 7, 64, np.float32(0.5)))
+    return seen.launches[0].bounds
+
+
+def test_integers_have_half_of_the_lanes_of_multiply_adds():
+    """Products, and the sums that ptxas puts beside them; products of floats have all lanes."""
+    products = "a = a * n + b; b = b * n + c; c = c * n + d; d = d * n + a;"
+    floats = "x = x * f + y; y = y * f + z; z = z * f + w; w = w * f + x;"
+    shortest = 64 * 16 * 4 * 32 / FMA_LANES / H200.sms * 1e6 / H200.hz
+    for integers, of_floats, times in ((products, "", 2), ("", floats, 1), (products, floats, 3)):
+        found = bounds_of(integers, of_floats)["FMA"]
+        assert found == pytest.approx(times * shortest, rel=0.1)
+
+
+@pytest.mark.parametrize("values", [2, 4, 32])
+def test_a_match_takes_the_clocks_of_its_values(values):
+    """The lanes of each warp have so many values."""
+    match = f"a += __match_any_sync(~0u, threadIdx.x % {values} + 64 * (4 * i + k));"
+    found = bounds_of(match)["matches and sums of a warp"]
+    clocks = 64 * 4 * 4 * MATCH_CLOCKS * values  # steps, repeats, warps
+    assert found == pytest.approx(clocks / H200.sms * 1e6 / H200.hz, rel=0.02)
+
+
+@pytest.mark.system
+def test_blocks_that_did_not_run_touch_no_more_of_an_array_than_it_has():
+    """Words from anywhere in an array of 1 MiB beside two of 32: DRAM moves what it does where
+    they are in order.
+    """
+    count, few = 1 << 23, 1 << 18
+    x, y = np.zeros(few, np.float32), np.zeros(count, np.float32)
+    anywhere = np.random.default_rng(1).integers(0, few, count, np.int32)
+    in_turn = np.arange(count, dtype=np.int32) % few
+    found = [
+        launched("pick", (count // 256,), (256,), at, x, y, blocks=64).bounds["DRAM"]
+        for at in (anywhere, in_turn)
+    ]
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+    assert found[0] > 1e-3 * 8 * count / H200.dram_gbps
 
 
 def test_an_array_that_begins_inside_a_piece():
     touched = TouchedBytes([(4096 + 40, 4096 + 200)])
     touched.touch(1, "read", np.array([4136, 4160, 4292], np.uint64), 4)
-    assert touched.aligned_pieces("read", 64, 1) == (3, 3)
-    assert touched.aligned_pieces("read", 64, 16) == (3, 0)
+    assert touched.aligned_pieces("read", 64, 1) == [(176, 3, 3)]
+    assert touched.aligned_pieces("read", 64, 16) == [(176, 3, 0)]
 
 
 def test_blocks_that_do_nothing_are_dealt_out_one_after_another():
@@ -182,3 +246,36 @@ def test_atomics_of_a_cluster_take_clocks_for_each_far_sector(apart, sectors):
     us = FAR_ATOMIC * 4 * sectors / H200.sms * 1e6 / H200.hz
     reading = 2 * 2 * 4 * 32 / 64 / H200.sms * 1e6 / H200.hz  # of `at`, by way of the same port
     assert seen.launches[0].bounds["L2 to an SM"] == pytest.approx(us + reading)
+
+
+@pytest.mark.parametrize(("kind", "words"), [("float", 1), ("float2", 2), ("float4", 4)])
+def test_a_load_takes_a_pass_of_l1_for_each_register(kind, words):
+    """All lanes load the same bytes, which are one wavefront: an H200 takes 1, 2 and 4 clocks."""
+    text = f"""extern "C" __global__ void same(const {kind}* x, {kind}* y, int n)
+    {{
+        for (int i = 0; i < n; ++i) y[i * 32 + threadIdx.x] = x[i];
+    }}"""
+    kernel = RawKernel(text, "same", backend="simulator")
+    x, y = np.zeros(1 << 12, np.float32), np.zeros(1 << 14, np.float32)
+    with observe(Time("h200")) as seen:
+        kernel((1,), (32,), (x, y, 100))
+    clocks = seen.launches[0].bounds["shared memory and L1"] * 1e-6 * H200.hz * H200.sms
+    assert clocks == pytest.approx(100 * (words + max(words, 1)), rel=0.1)
+
+
+@pytest.mark.system
+def test_sums_at_random_words_take_l2_what_they_took():
+    """A red of each lane on a sector of its own: 4,325,376 of them took 43.3 us on an H200."""
+    text = """extern "C" __global__ void sum_up(unsigned* sums, unsigned mask)
+    {
+        unsigned seed = (blockIdx.x * blockDim.x + threadIdx.x) * 2654435761u + 12345u;
+        for (int i = 0; i < 16; ++i) {
+            seed = seed * 1664525u + 1013904223u;
+            atomicAdd(sums + ((seed >> 5 ^ seed << 7) & mask), 1u);
+        }
+    }"""
+    kernel = RawKernel(text, "sum_up", backend="simulator")
+    count = 1 << 20
+    with observe(Time("h200", blocks=32)) as seen:
+        kernel((1056,), (256,), (np.zeros(count, np.uint32), np.uint32(count - 1)))
+    assert seen.launches[0].us == pytest.approx(43.3, rel=0.1)

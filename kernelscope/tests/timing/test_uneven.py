@@ -1,7 +1,9 @@
-"""Blocks of unequal work: when the last of them is done."""
+"""Blocks and warps of unequal work: when the last of them is done."""
 
 import numpy as np
 import pytest
+from kernelscope import RawKernel, observe
+from kernelscope.timing import Time
 from kernelscope.timing.uneven import Unevenness, unevenness
 
 
@@ -39,3 +41,41 @@ def test_sampled_blocks_stand_for_their_neighbours():
 
 def test_very_many_blocks_even_out():
     assert of([1.0, 5.0], blocks=1 << 20) == Unevenness()
+
+
+SEARCH = """extern "C" __global__ void search(const int* next, int* out, int steps)
+{
+    __shared__ int found;
+    if (WHO) {
+        int at = threadIdx.x % 32;
+        for (int i = 0; i < steps; ++i) at = next[at];
+        if (threadIdx.x % 32 == 0) found = at;
+    }
+    __syncthreads();
+    int sum = found;
+    MORE
+    out[threadIdx.x] = sum;
+}"""
+
+
+def latency(who: str, more: str = "") -> float:
+    kernel = RawKernel(
+        SEARCH.replace("WHO", who).replace("MORE", more), "search", backend="simulator"
+    )
+    with observe(Time("h200")) as seen:
+        kernel((1,), (256,), (np.arange(256, dtype=np.int32), np.zeros(256, np.int32), 50))
+    return seen.launches[0].bounds["latency"]
+
+
+def test_a_block_waits_for_its_longest_warp():
+    """One warp of eight follows a chain of loads: the others wait for it at the barrier."""
+    every, one, none = latency("true"), latency("threadIdx.x >= 224"), latency("steps < 0")
+    assert 0.9 * every < one < 1.5 * every
+    assert none < 0.3 * one
+
+
+def test_warps_that_are_long_by_turns_add_up():
+    """One warp is long before the barrier, another behind it."""
+    more = "if (threadIdx.x < 32) for (int i = 0; i < steps; ++i) sum = next[sum];"
+    before, both = latency("threadIdx.x >= 224"), latency("threadIdx.x >= 224", more)
+    assert both > 1.4 * before

@@ -100,6 +100,12 @@ NOT_SEEN = (
 
 # Alarms of racecheck in sound kernels: at which lines, and why. A change ended each on an H200.
 FALSE_ALARMS = {
+    "29_split_tf32x3.cu": (
+        {14, 32},
+        "thread 0 inits an mbarrier and arrives at it. For the init ptxas makes one instruction of "
+        "the warp, predicated, and racecheck seems to count it for each lane: behind a branch of "
+        "thread 0 it finds nothing",
+    ),
     "24_backward_mma.cu": (
         {22, 99},
         "racecheck takes no order from bar.arrive: with bar.sync in its place, which also waits, "

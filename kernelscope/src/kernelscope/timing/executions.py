@@ -55,7 +55,7 @@ class PtxCounts:
     """One PTX instruction: its line, how often warps executed it, and the counts of Counters.
 
     l1_missing: share of the sectors that it loads which L1 does not have; l1_waiting: share of its
-    requests that wait for any.
+    requests that wait for any; of_warps: (warps of a block,) executions, summed over blocks.
     """
 
     instruction: Instruction
@@ -67,6 +67,7 @@ class PtxCounts:
     loop: int = 0  # block that heads the innermost loop around it; 0 for none
     l1_missing: float = 1.0
     l1_waiting: float = 1.0
+    of_warps: np.ndarray | None = None
 
     @cached_property
     def kind(self) -> str:

@@ -31,10 +31,12 @@ _CODE = re.compile(
 )
 _MORE = re.compile(r"^\s*/\* 0x([0-9a-f]{16}) \*/")
 _TARGET = re.compile(r"`\(([^)]+)\)")
-_REGISTER_COUNT = b"\x04\x2f\x08\x00"  # EIATTR_REGCOUNT: symbol and count follow
+# Attributes of .nv.info that a symbol and a number follow.
+_REGISTER_COUNT, _FRAME_SIZE = b"\x04\x2f\x08\x00", b"\x04\x11\x08\x00"
 _JUMPS = ("BRA", "BRX", "JMP", "JMX", "BREAK")
 _ENDS = ("EXIT", "RET", *_JUMPS)
 _COMPUTES = ("FADD", "FMUL", "FFMA", "MUFU")
+_STORES = ("STG", "RED", "REDG", "ATOM", "ATOMG")
 NO_SCOREBOARD = 7
 _REGISTER = re.compile(r"[-|~!]*R(\d+)(\.reuse)?")
 ONE_REGISTER_OPERANDS = frozenset(
@@ -63,6 +65,7 @@ class Code:
     target: str
     again: int = 0  # clocks more until its registers are read: three of one bank
     called: bool = False  # belongs to a function that is called there
+    alone: bool = False  # a fence behind which no store to global memory may be under way
 
     @property
     def issue(self) -> int:
@@ -88,10 +91,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """A kernel as ptxas made it. registers: of a thread."""
+    """A kernel as ptxas made it. registers, frame_bytes: of a thread; frames are local memory."""
 
     registers: int
     segments: tuple[Segment, ...]
+    frame_bytes: int = 0
 
 
 def machine_code(launch: Launch, arch: str) -> MachineCode | None:
@@ -112,7 +116,10 @@ def machine_code(launch: Launch, arch: str) -> MachineCode | None:
 @lru_cache(maxsize=64)  # a kernel is often launched again
 def _read(cubin: bytes, text: str, kernel: str, file: str) -> MachineCode | None:
     code = parse(text, kernel, file)
-    return MachineCode(cubin_registers(cubin).get(kernel, 0), tuple(code)) if code else None
+    if not code:
+        return None
+    registers, frames = cubin_registers(cubin), cubin_frames(cubin)
+    return MachineCode(registers.get(kernel, 0), tuple(code), frames.get(kernel, 0))
 
 
 def nvdisasm() -> str:
@@ -152,6 +159,16 @@ def disassembled(cubin: bytes, *options: str) -> str:
 
 def cubin_registers(cubin: bytes) -> dict[str, int]:
     """Return kernel -> registers of a thread, of those of which the cubin says it."""
+    return _attribute(cubin, _REGISTER_COUNT)
+
+
+def cubin_frames(cubin: bytes) -> dict[str, int]:
+    """Return kernel -> bytes of a thread's frame in local memory, the same."""
+    return _attribute(cubin, _FRAME_SIZE)
+
+
+def _attribute(cubin: bytes, mark: bytes) -> dict[str, int]:
+    """Return symbol -> the number that an attribute of .nv.info gives it."""
     from elftools.elf.elffile import ELFFile  # only here: importing it takes time
 
     elf = ELFFile(BytesIO(cubin))
@@ -159,8 +176,8 @@ def cubin_registers(cubin: bytes) -> dict[str, int]:
     if symbols is None or info is None:
         return {}
     data, at, found = info.data(), -1, {}
-    while (at := data.find(_REGISTER_COUNT, at + 1)) >= 0:
-        symbol, count = struct.unpack_from("<II", data, at + len(_REGISTER_COUNT))
+    while (at := data.find(mark, at + 1)) >= 0:
+        symbol, count = struct.unpack_from("<II", data, at + len(mark))
         if symbol < symbols.num_symbols():
             found.setdefault(symbols.get_symbol(symbol).name, count)
     return found
@@ -237,7 +254,26 @@ def _segments(code: list[Code], labels: dict[str, int]) -> list[Segment]:
             for c in segment.code
             for one in (c, *(replace(w, line=c.line, called=True) for w in ways.get(c.target, ())))
         ]
-    return _reachable(segments)
+    segments = _reachable(segments)
+    _mark_fences(segments)
+    return segments
+
+
+def _mark_fences(segments: list[Segment]) -> None:
+    """Set `alone` of the fences that no store or atomic reaches without a fence between."""
+    before = [False] * len(segments)  # may a store be under way where the segment begins?
+    todo = set(range(len(segments)))
+    while todo:
+        at = todo.pop()
+        under_way = before[at]
+        for one in segments[at].code:
+            if one.name == "MEMBAR":
+                one.alone, under_way = not under_way, False
+            under_way |= one.name in _STORES
+        for after in segments[at].follows:
+            if under_way and not before[after]:
+                before[after] = True
+                todo.add(after)
 
 
 def _calls(code: Code, labels: dict[str, int]) -> bool:

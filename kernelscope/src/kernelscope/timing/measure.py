@@ -132,7 +132,10 @@ class _Probes:
         second = self.cupy.zeros(4 * count, self.cupy.float32)
         threads = 256
         blocks = count // (4 * threads)
-        copied = self.microseconds(lambda: self.launch("copy", blocks, threads, first, second))
+        copied = min(
+            self.microseconds(lambda: self.launch("copy", blocks, threads, first, second)),
+            self.microseconds(lambda: self.launch("copy_one", 4 * blocks, threads, first, second)),
+        )
         steps = count // (8 * self.sms * 4 * threads)  # a large array once, or as often a window
         once = self._read_gbps(first, (8, threads), steps, 1 << 31, 4 * threads * steps)
         part = WINDOW_BYTES // 16 // self.sms  # of all windows, for an SM

@@ -107,8 +107,9 @@ class Time(Counters):
             SectorStreams(),
             HotLines(self.gpu.atomic_line_ns / 4, self.gpu.atomic_ns),
         )
-        self._ran, self._pieces = 0, [(0, 0), (0, 0)]
+        self._ran, self._pieces = 0, [[], []]
         self._common, self._of_warp = 0, None
+        self._by_warp: dict[int, np.ndarray] = {}  # of each instruction, by its id
         self._work_of_warps: list[np.ndarray] = []
 
     def chunk_started(self, machine: MachineView) -> None:
@@ -127,14 +128,20 @@ class Time(Counters):
 
     def instruction(self, event: InstructionEvent) -> None:
         super().instruction(event)
-        lanes = self._cut(event.lanes)
+        lanes, of_block = self._cut(event.lanes), self._first_lanes // 32
+        by_warp = self._by_warp.setdefault(id(event.instruction), np.zeros(of_block, np.int64))
         if lanes.full and lanes.size == 32 * self._of_warp.size:
             self._common += 1
+            by_warp += self._of_warp.size // of_block
         else:
-            self._of_warp[lanes.lanes[lanes.starts(32)] >> 5] += 1
+            warps = lanes.lanes[lanes.starts(32)] >> 5
+            self._of_warp[warps] += 1
+            by_warp += np.bincount(warps % of_block, minlength=of_block)
         for access in event.accesses:
             if access.space == "global" and access.kind != "atomic":
                 self._follow(event, access)
+        if event.instruction.opcode.startswith("match.any"):
+            self._row(event.instruction, event.line).counts["match_values"] += match_values(event)
         if has_slow_path(event.instruction.opcode):
             self._row(event.instruction, event.line).counts["slow_paths"] += slow_paths(event)
 
@@ -191,7 +198,12 @@ class Time(Counters):
             counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
             executed = scale * (executions - before)
             block, loop = blocks.get(id(instruction), (0, 0))
-            found.append(PtxCounts(instruction, line, executed, counts, merged, block, loop))
+            by_warp = self._by_warp.get(id(instruction))
+            found.append(
+                PtxCounts(
+                    instruction, line, executed, counts, merged, block, loop, of_warps=by_warp
+                )
+            )
         return found
 
     def _predict(self, launch: Launch) -> Prediction:
@@ -241,8 +253,9 @@ class Time(Counters):
     def _reuse(self, launch: Launch, scale: float) -> Reuse:
         room = sum(b.size for b in launch.buffers if b.space == "global")
         found = []
-        for pieces, lone in self._pieces:
-            found += [min(scale * DRAM_PIECE * (pieces - lone), room), scale * DRAM_PIECE * lone]
+        for of_buffers in self._pieces:  # more blocks touch no more of a buffer than it has
+            near = [min(scale * DRAM_PIECE * (n - lone), size) for size, n, lone in of_buffers]
+            found += [sum(near), scale * DRAM_PIECE * sum(lone for _, _, lone in of_buffers)]
         read, lone_read, written, lone_written = found
         read *= 1 - self._streams.own_share
         return Reuse(read, written, lone_read, lone_written, self._hot.most(scale), room)
@@ -274,6 +287,19 @@ def slow_paths(event: InstructionEvent) -> int:
     size = np.broadcast_to(np.abs(np.asarray(result).view(np.float32)), event.lanes.shape)
     least = LEAST_FAST[event.instruction.opcode.split(".")[0]]
     return np.unique(event.lanes[~((size >= least) & (size < np.inf))] >> 5).size
+
+
+def match_values(event: InstructionEvent) -> int:
+    """Return how many different values the lanes of a warp have, summed over the warps of a match:
+    each has a result of its own, the lanes that have it.
+    """
+    result = event.machine.operand(
+        event.instruction, event.instruction.operands[0], event.lanes.size
+    )
+    if result is None:
+        return 0
+    lanes = np.broadcast_to(np.asarray(result), event.lanes.shape).astype(np.uint64)
+    return np.unique((event.lanes >> 5).astype(np.uint64) << np.uint64(32) | lanes).size
 
 
 def basic_blocks(launch: Launch) -> dict[int, tuple[int, int]]:

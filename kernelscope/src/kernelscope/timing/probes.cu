@@ -19,6 +19,13 @@ extern "C" __global__ void copy(const float4* __restrict__ from, float4* __restr
     for (int i = 0; i < 4; ++i) to[first + i * blockDim.x] = part[i];
 }
 
+// data (threads of the grid,) float4
+extern "C" __global__ void copy_one(const float4* __restrict__ from, float4* __restrict__ to)
+{
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    to[i] = from[i];
+}
+
 // Every block reads 4 * steps float4 a thread past L1, again and again those of its own window:
 // `window` float4, not fewer than threads, which begins `apart` behind that of the block before.
 extern "C" __global__ void read(

@@ -11,35 +11,42 @@ from .executions import KINDS, PtxCounts, codes, executions, of_several
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
 from .schedule import MEETINGS, walk
-from .uneven import Unevenness
+from .uneven import Unevenness, longest_warps
 
-UNITS = ("issue", "fma", "alu", "fp64", "mufu", "tensor", "memory", "fill", "constant")
-OF_SCHEDULER = np.array([1] * 6 + [0] * 3, bool)  # units of which each scheduler has its own
+UNITS = tuple("issue fma alu fp64 mufu tensor memory fill constant together".split())
+OF_SCHEDULER = np.array([1] * 6 + [0] * 4, bool)  # units of which each scheduler has its own
 SECTOR_BYTES = 32
 FILL_BYTES = 64  # between L1 and L2, a clock and SM
 TAGS = 4  # lines that L1 looks up in a clock
 CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load, as measured
 SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
 FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
+# Clocks of an SM: of a match, for each value that a warp's lanes have; of a match of all; of a sum.
+MATCH_CLOCKS, MATCH_ALL, REDUX_CLOCKS = 2.0, 1.0, 2.0
+# What each further warp adds to a fence, a barrier of a cluster, a fence with no store before it.
+MEETING_CLOCKS, ALONE_CLOCKS = {"MEMBAR": 11.0, "UCGABAR_WAIT": 5.4}, 2.5
+MATCH_LATENCY, OF_VALUE = 10.0, 2.75  # a warp's match by itself: clocks, more for each value
 LINE_LOAD, LINE_STORE = 1.5, 3.0  # sectors that a request of a line costs L2, if it has fewer
-ATOMIC = 2.0  # ... and each sector of an atomic
+ATOMIC = 2.4  # ... and each sector of an atomic: 9.5 ps at random words of 4 MiB, on an H200
 FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block of the cluster
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
-_MULTIPLY = ("IMAD", "IDP")
+_INTEGERS_OF_FMA = ("IMAD", "IDP", "VIADD")
 _ALU = tuple(
-    "IADD3 VIADD LOP3 PLOP3 SHF SHL SHR LEA ISETP SEL FSEL FSETP FMNMX IMNMX VIMNMX PRMT IABS "
+    "IADD3 MOV LOP3 PLOP3 SHF SHL SHR LEA ISETP SEL FSEL FSETP FMNMX IMNMX VIMNMX PRMT IABS "
     "I2FP F2FP FSET VABSDIFF LOP FMNMX3 VIADDMNMX VIMNMX3 HSETP2 HMNMX2 VOTE".split()
 )
 _XU = ("MUFU", "I2F", "F2I", "F2F", "I2I", "FRND", "POPC", "FLO", "BREV", "FCHK")
 _FP64 = ("DFMA", "DMUL", "DADD", "DSETP")
 _LATENCIES = {  # clocks, of compute capability 9.0; loads and barriers are of the GPU's constants
     **dict.fromkeys(("MUFU", "I2F", "F2I", "F2F", "FRND", "POPC", "FLO", "BREV", "FCHK"), 22.0),
-    **dict.fromkeys(("S2R", "S2UR", "CS2R", "R2UR", "VOTEU", "REDUX"), 20.0),
+    **dict.fromkeys(("S2R", "S2UR", "CS2R", "R2UR", "VOTEU"), 20.0),
+    "REDUX": 40.0,  # a chain of them, less the move back
     **dict.fromkeys(("LDC", "ULDC", "LDCU"), 30.0),
     **dict.fromkeys(("DFMA", "DMUL", "DADD", "DSETP"), 16.0),
-    **dict.fromkeys(("HMMA", "IMMA"), 33.0),
+    **dict.fromkeys(("HMMA", "IMMA"), 25.0),
+    "DMMA": 26.0,
 }
 _TENSOR_OF_F16 = {"TF32": 0.5, "16816": 1.0, "1688": 1.0, "IMMA": 2.0, "DMMA": 0.0625}
 
@@ -125,8 +132,13 @@ class Traffic:
         self.l2_sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.waiting: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.far: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.matches: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for one in counted:
             kind = one.kind
+            if one.counts["match_values"]:
+                of_line = self.matches[one.line]
+                of_line[0] += one.counts["match_values"]
+                of_line[1] += one.executions
             if one.merged or " " not in kind:
                 continue
             key, counts = (one.line, kind), one.counts
@@ -143,7 +155,9 @@ class Traffic:
             sectors = counts[f"global_{way}_sectors"]
             self.sectors[key] += sectors
             lines = counts[f"global_{way}_lines"]
-            self.passes[key] += max(lines / TAGS, counts[f"global_{way}_passes"])
+            words = words_of(one.instruction.opcode) if kind == "global load" else 0
+            least = words * one.executions  # of a load: a pass for each register of the lanes
+            self.passes[key] += max(lines / TAGS, counts[f"global_{way}_passes"], least)
             self.missing[key] += one.l1_missing * sectors
             in_l2 = {
                 "load": max(sectors, LINE_LOAD * lines),
@@ -163,6 +177,11 @@ class Traffic:
         requests = self.requests.get((line, kind), 0.0)
         return SECTOR_BYTES * self.missing[line, kind] / requests if requests else 0.0
 
+    def values(self, line: int) -> float:
+        """Different values of a warp's lanes in a match of a line."""
+        values, matches = self.matches.get(line, (1.0, 1.0))
+        return values / matches
+
     def far_sectors(self, line: int) -> float:
         """Sectors that an atomic of a line sends to other blocks of its cluster."""
         requests = self.requests.get((line, "global atomic"), 0.0)
@@ -172,6 +191,14 @@ class Traffic:
         """Share of the requests of a line that wait for L2."""
         requests = self.requests.get((line, kind), 0.0)
         return self.waiting[line, kind] / requests if requests else 1.0
+
+
+def words_of(opcode: str) -> int:
+    """Return how many registers of 4 bytes a load of this opcode sets in a lane."""
+    *parts, kind = opcode.split(".")
+    several = next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
+    bits = int(kind[1:]) if kind[1:].isdigit() else 32
+    return max(1, several * bits // 32)
 
 
 def work_of(
@@ -208,19 +235,24 @@ def work_of(
     keys = list(totals)
     each = counts / (blocks * warps)
     issued = float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True)))
+    by_line = tuple(
+        {line: clocks * each[at] for line, clocks in of_segment.items()}
+        for at, of_segment in enumerate(chain.by_line)
+    )
+    l2_bytes = l2_traffic(traffic)
+    for at, code in codes(segments):
+        l2_bytes[code.line] = l2_bytes.get(code.line, 0.0) + counts[at] * local_bytes(code)
+    longest, by_number = longest_warps(segments, by_line, counted)
     # all warps issue what is guarded, also those that the PTX takes past it
-    imbalance = max(1.0, shape.imbalance - idle / max(issued, 1.0))
+    imbalance = max(1.0, (shape.imbalance - idle / max(issued, 1.0)) / by_number)
     return LaunchWork(
         replace(shape, imbalance=imbalance),
         resident_blocks(gpu, warps, machine.registers, shape.shared_bytes),
         np.array([at for at, _ in keys]),
         np.array([line for _, line in keys]),
         np.array([totals[key] for key in keys]),
-        tuple(
-            {line: clocks * each[at] for line, clocks in by_line.items()}
-            for at, by_line in enumerate(chain.by_line)
-        ),
-        l2_traffic(traffic),
+        longest,
+        l2_bytes,
         dram_bytes,
         atomic_times(traffic, reuse),
         any(code.name == "BAR" for _, code in codes(segments)),
@@ -251,9 +283,14 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     name, kind = code.name, KINDS.get(code.name, "")
     if name in _FLOAT:
         clocks["fma"] = 32 / FMA_LANES
-    elif name in _MULTIPLY:
+    elif name in _INTEGERS_OF_FMA:
         long = name == "IMAD" and ("WIDE" in code.parts or "HI" in code.parts)
         clocks["fma"] = (128 if long else 64) / FMA_LANES
+    elif name == "MATCH":
+        any_value = "ANY" in code.parts
+        clocks["together"] = MATCH_CLOCKS * traffic.values(code.line) if any_value else MATCH_ALL
+    elif name == "REDUX":
+        clocks["together"] = REDUX_CLOCKS
     elif name in _ALU:
         clocks["alu"] = 32 / ALU_LANES
     elif name in _XU:
@@ -270,6 +307,8 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     elif kind == "global atomic":
         clocks["memory"] = traffic.per_request(code.line, kind)
         clocks["fill"] = FAR_ATOMIC * traffic.far_sectors(code.line)
+    elif name in MEETINGS and name != "BAR":
+        clocks["memory"] = ALONE_CLOCKS if code.alone else MEETING_CLOCKS[name]
     elif kind == "shuffle" or name in ("LDL", "STL"):
         clocks["memory"] = 1.0
     elif _is_indexed_constant(code):
@@ -321,10 +360,14 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: floa
         return gpu.l2_clocks + traffic.per_request(line, kind) - 1
     if code.name == "LDL":
         return near + 9
+    if code.alone:
+        return gpu.l2_clocks
     if code.name in MEETINGS:
         return getattr(gpu, MEETINGS[code.name])
     if kind == "shuffle":
         return near
+    if code.name == "MATCH" and "ANY" in code.parts:
+        return MATCH_LATENCY + OF_VALUE * traffic.values(line)
     if _is_indexed_constant(code):
         more = CONSTANT_CLOCKS * (traffic.per_request(line, "constant load") - 1)
         return _LATENCIES["LDC"] + more
@@ -362,6 +405,15 @@ def dram_traffic(
     moved += missed * LONE_READ * reuse.lone_read * gpu.dram_gbps / gpu.read_gbps
     moved += missed * LONE_WRITE * reuse.lone_written
     return {line: moved * size / everything for line, size in by_line.items()}, share
+
+
+def local_bytes(code: Code) -> int:
+    """Bytes between L1 and L2 of a warp's access to local memory: a store goes on to L2 and leaves
+    nothing in L1, so a load does too.
+    """
+    if code.name not in ("LDL", "STL"):
+        return 0
+    return 4 * SECTOR_BYTES * {"64": 2, "128": 4}.get(code.parts[-1] if code.parts else "", 1)
 
 
 def copy_bytes(gpu: GpuConstants, read: float, written: float) -> float:

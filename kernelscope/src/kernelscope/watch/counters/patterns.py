@@ -134,15 +134,15 @@ class TouchedBytes:
         grown[: touched.size] = touched
         return grown
 
-    def aligned_pieces(self, how: str, size: int, apart: int) -> tuple[int, int]:
-        """(distinct aligned pieces of `size` bytes, 16 or more, that are touched so; those of them
-        of which one half is touched, and nothing else of its buffer in an aligned stretch of
-        `apart` pieces).
+    def aligned_pieces(self, how: str, size: int, apart: int) -> list[tuple[int, int, int]]:
+        """For each buffer, (its bytes, distinct aligned pieces of `size` bytes, 16 or more, that
+        are touched so; those of them of which one half is touched, and nothing else of the buffer
+        in an aligned stretch of `apart` pieces).
         """
         maps = [m for (_, kind), m in self.maps.items() if kind == how]
-        found = lone = 0
+        found = []
         if not maps:
-            return 0, 0
+            return found
         touched = self._grown(maps[0])
         for one in maps[1:]:
             touched = touched | self._grown(one)
@@ -159,9 +159,10 @@ class TouchedBytes:
             halves[at : at + whole] = reduce(np.bitwise_or, words.T)  # faster than any() of rows
             if body.size > whole * half:
                 halves[at + whole] = body[whole * half :].any()
-            found += int(np.count_nonzero(halves[::2] | halves[1::2]))
-            lone += int(np.count_nonzero(np.count_nonzero(halves.reshape(-1, 2 * apart), 1) == 1))
-        return found, lone
+            pieces = int(np.count_nonzero(halves[::2] | halves[1::2]))
+            alone = np.count_nonzero(np.count_nonzero(halves.reshape(-1, 2 * apart), 1) == 1)
+            found.append((length, pieces, int(alone)))
+        return found
 
     def count(self, how: str, line: int | None = None) -> int:
         """Distinct bytes "read" or "written", by one line or by all."""
