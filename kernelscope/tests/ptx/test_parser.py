@@ -229,40 +229,40 @@ WITH_BODY = (
     + """.global .align 4 .u32
     kept[2];
 .visible .entry k(
-	.param .u64 k_param_0
+    .param .u64 k_param_0
 )
 {
-	.reg .b32 	%r<4>;
-	.shared .align 4 .b8 first[64];
-	.loc	1 3 0
+    .reg .b32     %r<4>;
+    .shared .align 4 .b8 first[64];
+    .loc    1 3 0
 $L__func_begin0:
-	.loc	1 3 0
+    .loc    1 3 0
 
-	mov.u32 	%r1, %tid.x;
-	@%p1 bra 	$L__BB0_1;
-	{ // call sequence
-	.param .b32 param0;
-	st.param.b32 	[param0+0], %r1;
-	call.uni
-	f,
-	(
-	param0
-	);
-	}
-	.loc	1 4 1, function_name $L__info_string0, inlined_at 1 3 0
-	add.s32 	%r2, %r1, 1; .shared .align 8 .b8 second[8];
-	.shared .u32
-	third;
+    mov.u32     %r1, %tid.x;
+    @%p1 bra     $L__BB0_1;
+    { // call sequence
+    .param .b32 param0;
+    st.param.b32     [param0+0], %r1;
+    call.uni
+    f,
+    (
+    param0
+    );
+    }
+    .loc    1 4 1, function_name $L__info_string0, inlined_at 1 3 0
+    add.s32     %r2, %r1, 1; .shared .align 8 .b8 second[8];
+    .shared .u32
+    third;
 $L__BB0_1:
-	ret;
+    ret;
 }
-	.section	.debug_str
-	{
+    .section    .debug_str
+    {
 $L__info_string0:
 .b8 95,90,0
-	}
+    }
 """
-)
+).replace("    ", "\t")
 
 
 def test_without_bodies_all_else_is_the_same():
