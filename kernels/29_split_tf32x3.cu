@@ -39,8 +39,8 @@
 #include "include/output.cuh"
 #include "include/swizzled_tile.cuh"
 
-// As split_tf32(), with a mask that the compiler does not know either: a grid has one layer, so its
-// number is 0. What is read from constant memory, a short launch waits for: docs/mma_log.md.
+// As split_tf32() of mma.cuh, but not from constant memory: short launches take less time
+// (docs/mma_log.md). `layer` is 0, as a grid has one layer, but the compiler does not know that.
 __device__ __forceinline__ void split_in_layer(unsigned& big, unsigned& small, float x)
 {
     unsigned layer;
@@ -48,7 +48,7 @@ __device__ __forceinline__ void split_in_layer(unsigned& big, unsigned& small, f
     big = __float_as_uint(x) & (0xffffe000u | layer);
     small = __float_as_uint(x - __uint_as_float(big));
 }
-#define split_tf32 split_in_layer  // for tf32x3.cuh
+#define split_tf32 split_in_layer  // tf32x3.cuh calls this one
 #include "include/tf32x3.cuh"
 
 constexpr int THREADS = 32 * ROW_WARPS * KEY_WARPS;
@@ -101,7 +101,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
     const int row = row0 + warp_row + lane / 4;  // this lane's rows are row and row + 8
     const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
 
-    // A lane's first addresses; the bytes to its columns of V are of an even key and of an odd one.
+    // A lane's first addresses, and the bytes to its columns of V: of an even key, of the next one.
     const unsigned q_lane =
         shared_address(q_tile) + swizzled<ROW_BYTES>(warp_row + lane % 16, lane / 16);
     const unsigned k_lane =
@@ -124,7 +124,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) split_tf32x3(
     float shift[2] = {LOWEST, LOWEST};  // maximum of the scores so far, in powers of two
     float sum[2] = {};                  // of exp2(score - shift) so far, over this lane's keys
 
-    // exp2 takes the scale with it, unless a bias comes between or it turns the maximum round.
+    // exp2 takes the scale with it, unless a bias comes between or a scale < 0 reverses the order.
     const bool plain = !bias && scale > 0.0f;
     const float factor = plain ? scale * LOG2E : LOG2E;
 

@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SPEED_RECORD = ROOT / "results" / "cpu" / "simulator_speed.json"
 START = ROOT / "notebooks" / "00_start_here.ipynb"
 NUMBA_RECORD = measured.ENGINE_RECORDS / "cpu" / "numba_simulator.json"
+FLOAT32 = ("seeds_fp32", "ragged_fp32", "long_fp32")  # suites
 
 
 def cell(text: str) -> str:
@@ -179,7 +180,8 @@ def facts() -> str:
         f"- **The simulator** agrees bit for bit with an {COURSE_GPU} on {exact:,} of {of:,} PTX "
         f"opcodes, and with Nsight Compute on {equal:,} of {counts:,} counts; the record names the "
         "reason of every other.",
-        f"- **float32**: `attention()` is {measured.best_peers(('seeds_fp32', 'long_fp32'))}.",
+        f"- **float32**: `attention()` is {measured.best_peers(FLOAT32)}. What PyTorch's autotuner "
+        "picks differs [from run to run](docs/results.md).",
         f"- **bfloat16**: a kernel of {long} lines is "
         f"{measured.best_peers(('hopper_bf16', 'long_bf16'))}.",
         f"- **Gradients, few queries, two GPUs**: {measured.elsewhere()}.",

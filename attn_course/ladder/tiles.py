@@ -227,26 +227,20 @@ def joined_bytes(c: Mapping[str, int]) -> int:
 
 
 def joined_candidates(problem: Problem, device: Device) -> list[Constants]:
-    """Constants of 29 that fit a device, leave no warp without keys and spill little.
-
-    Tiles of more than 48 keys pay with some spills, for head dims up to 80: docs/mma_log.md.
-    """
+    """Constants of 29 that fit a device, leave no warp without keys and spill little."""
     width = 16 * ceil_div(min(problem.d, LARGEST_D), 16)
     tiles = (dict(zip(JOINED_SIZES, c, strict=True)) for c in product(*JOINED_SIZES.values()))
-    found = []
-    for c in ({"D": width, **tile} for tile in tiles):
-        threads, large = 32 * c["ROW_WARPS"] * c["KEY_WARPS"], c["BC"] > LARGEST_UNSPILT
-        if (
-            max(64, width // 4) <= threads
-            and _spilt(c) <= LARGE_SPILLS * large
-            and not (large and 48 + width + 2 * c["BC"] > 255)
-            and (c["CLUSTER"] == 1 or device.has_clusters)
-            and c["BC"] * (c["CLUSTER"] * c["KEY_WARPS"] - 1) < problem.m + 7
-            and joined_bytes(c) <= device.shared_bytes
-            and _grid_holds(c, 16 * c["ROW_WARPS"], problem)
-        ):
-            found.append(c)
-    return found
+    return [
+        c
+        for c in ({"D": width, **tile} for tile in tiles)
+        if max(64, width // 4) <= 32 * c["ROW_WARPS"] * c["KEY_WARPS"]
+        and _spilt(c) <= (LARGE_SPILLS if c["BC"] > LARGEST_UNSPILT else 0)
+        and (c["BC"] <= LARGEST_UNSPILT or 48 + width + 2 * c["BC"] <= 255)
+        and (c["CLUSTER"] == 1 or device.has_clusters)
+        and c["BC"] * (c["CLUSTER"] * c["KEY_WARPS"] - 1) < problem.m + 7
+        and joined_bytes(c) <= device.shared_bytes
+        and _grid_holds(c, 16 * c["ROW_WARPS"], problem)
+    ]
 
 
 def _spilt(c: Mapping[str, int]) -> int:
@@ -271,9 +265,8 @@ def joined_clocks(c: Mapping[str, int], problem: Problem, device: Device) -> flo
     usable = device.sm_count if cluster <= 2 else max(1, device.sm_count * 10 // 11)
     rounds = ceil_div(cluster * problem.bh * ceil_div(problem.n, rows), usable)
     together = min(held, rounds)  # blocks at work on an SM
-    alone = 1.3 if keys > LARGEST_UNSPILT else 1.1
-    work = max(ceil_div(threads * together, 128), alone) * (7.7 * products + 2.5 * others)
-    work *= 1 + _spilt(c) / 180
+    work = max(ceil_div(threads * together, 128), 1.3 if keys > LARGEST_UNSPILT else 1.1)
+    work *= (7.7 * products + 2.5 * others) * (1 + _spilt(c) / 180)
     waits = 4800 + 22 * width + 250 * tiles + 200 * log2(cluster)
     parts = 60 * c["KEY_WARPS"] * c["ROW_WARPS"] + 150 * cluster * (cluster > 1)
     waits += parts * width / 64  # those to join, of warps and of blocks

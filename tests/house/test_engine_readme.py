@@ -49,13 +49,15 @@ def test_times():
         name: read(measured_tables.ENGINE_RECORDS / name / "time_model.json")
         for name in ("h200", "h100")
     }
-    newest = records["h200"]["fourth"]
+    newest = records["h200"]["fifth"]
     found, kernels = newest["summary"], {row["label"].split()[0] for row in newest["rows"]}
     within = f"{found['within_30_percent']:.0%} of {found['count']} within 30%"
     errors = f"{found['median']:.1%} median error, {found['worst']:.0%} at worst, {within}"
     assert f"{errors} on an H200: {len(kernels)} new kernels, [first" in PROSE
-    assert "fourth" not in records["h100"] and "There was no H100 for them" in PROSE
-    before = [records[name]["third"]["summary"] for name in records]
+    assert "fifth" not in records["h100"] and "There was no H100 for them" in PROSE
+    fourth = records["h200"]["fourth"]["summary"]
+    before = [fourth, *(records[name]["third"]["summary"] for name in records)]
     of_each = [f"{s['median']:.1%}, {s['worst']:.0%}, {s['within_30_percent']:.0%}" for s in before]
-    assert f"{of_each[0]} on an H200 and {of_each[1]} on an H100" in PROSE
-    assert f"Of the {before[0]['count'] // 2} kernels before these" in PROSE
+    older, old = (one["count"] // 2 for one in before[:2])
+    assert f"older sets: {older} kernels with {of_each[0]} on an H200, and {old} with " in PROSE
+    assert f"{of_each[1]} on an H200 and {of_each[2]} on an H100" in PROSE

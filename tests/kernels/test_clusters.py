@@ -109,6 +109,15 @@ def test_no_order_of_warps_and_blocks_changes_a_bit(method, cluster, monkeypatch
         np.testing.assert_array_equal(attention(q, k, v, **call), expected)
 
 
+@pytest.mark.turns(13)
+@pytest.mark.parametrize("cluster, width, keys", [(1, 64, 64), (2, 80, 56), (4, 64, 56)])
+def test_large_tiles_of_29(cluster, width, keys):
+    """The last tile has some of its keys; blocks of a cluster of 4 have none."""
+    tile = smallest("split_tf32x3", cluster, D=width, BC=keys)
+    q, k, v = seeded_qkv((1, 1, 18, width - 3), kv_length=2 * keys * min(cluster, 2) + 21, seed=1)
+    check("split_tf32x3", tile, q, k, v, causal=True)
+
+
 # -- what is not a number ----------------------------------------------------------------------
 def tuned(method):
     more = {} if method == "split_tf32x3" else {"ROWS": 2}

@@ -235,11 +235,13 @@ def test_every_barrier_of_a_cluster_is_needed(line):
 
 @pytest.mark.turns(11)
 def test_a_page_outside_the_cache_is_reported():
-    q, k, v = inputs(BFLOAT16, 1, 1, 1, 1, 64, 64)
+    """A plan reads its table when it runs, after the host's check."""
+    q, k, _ = inputs(BFLOAT16, 1, 1, 1, 1, 64, 64)
     pages, table = paged(k, 16)
+    plan = attention.plan(q, pages, pages, method="decode", page_table=table)
     table[0, 2] = 1000
     with observe(Sanitizer()) as report:
-        attention(q, pages, pages, "decode", page_table=table)
+        plan.run()
     assert {finding.kind for finding in report.findings} == {"out-of-bounds"}
 
 

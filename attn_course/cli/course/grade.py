@@ -107,12 +107,8 @@ def _record(run: ClassRun) -> dict:
         for one in run.results
     ]
     left = [{"file": file, "reason": why} for file, why in run.not_taken]
-    return {
-        "layout": run.layout,
-        "graded_now": run.graded,
-        "submissions": rows,
-        "not_taken": left,
-    }
+    kept = {"layout": run.layout, "graded_now": run.graded}
+    return kept | {"submissions": rows, "not_taken": left}
 
 
 def _report(run: ClassRun) -> str:

@@ -229,40 +229,40 @@ WITH_BODY = (
     + """.global .align 4 .u32
     kept[2];
 .visible .entry k(
-    .param .u64 k_param_0
+\t.param .u64 k_param_0
 )
 {
-    .reg .b32     %r<4>;
-    .shared .align 4 .b8 first[64];
-    .loc    1 3 0
+\t.reg .b32 \t%r<4>;
+\t.shared .align 4 .b8 first[64];
+\t.loc\t1 3 0
 $L__func_begin0:
-    .loc    1 3 0
+\t.loc\t1 3 0
 
-    mov.u32     %r1, %tid.x;
-    @%p1 bra     $L__BB0_1;
-    { // call sequence
-    .param .b32 param0;
-    st.param.b32     [param0+0], %r1;
-    call.uni
-    f,
-    (
-    param0
-    );
-    }
-    .loc    1 4 1, function_name $L__info_string0, inlined_at 1 3 0
-    add.s32     %r2, %r1, 1; .shared .align 8 .b8 second[8];
-    .shared .u32
-    third;
+\tmov.u32 \t%r1, %tid.x;
+\t@%p1 bra \t$L__BB0_1;
+\t{ // call sequence
+\t.param .b32 param0;
+\tst.param.b32 \t[param0+0], %r1;
+\tcall.uni
+\tf,
+\t(
+\tparam0
+\t);
+\t}
+\t.loc\t1 4 1, function_name $L__info_string0, inlined_at 1 3 0
+\tadd.s32 \t%r2, %r1, 1; .shared .align 8 .b8 second[8];
+\t.shared .u32
+\tthird;
 $L__BB0_1:
-    ret;
+\tret;
 }
-    .section    .debug_str
-    {
+\t.section\t.debug_str
+\t{
 $L__info_string0:
 .b8 95,90,0
-    }
+\t}
 """
-).replace("    ", "\t")
+)
 
 
 def test_without_bodies_all_else_is_the_same():

@@ -117,11 +117,12 @@ def test_a_slow_path_stands_where_it_is_called():
     assert [one.called for one in segments[1].code] == [False] + [True] * 6
 
 
-def test_a_fence_is_alone_unless_a_store_may_be_under_way():
+@pytest.mark.parametrize("store", ["STG", "ST", "REDG"])
+def test_a_fence_is_alone_unless_a_store_may_be_under_way(store):
     """The first fence is before any store; the second is in a loop that stores behind it."""
     segments = [
         Segment([code("MEMBAR"), code("LDG")], [1]),
-        Segment([code("MEMBAR"), code("STG")], [1, 2]),
+        Segment([code("MEMBAR"), code(store)], [1, 2]),
         Segment([code("MEMBAR"), code("MEMBAR"), code("EXIT")], []),
     ]
     _mark_fences(segments)
@@ -130,8 +131,8 @@ def test_a_fence_is_alone_unless_a_store_may_be_under_way():
     assert [one.alone for one in segments[2].code] == [False, True, False]
 
 
-def test_an_array_of_a_thread_is_a_frame_in_local_memory():
-    """An array that is indexed by what the compiler does not know; no other kernel has a frame."""
+def test_an_array_of_a_thread_goes_through_to_l2():
+    """An array that is indexed by what the compiler does not know stands in local memory."""
     text = """extern "C" __global__ void kept(int* out, int n) {
         int kept[32];
         for (int i = 0; i < 32; ++i) kept[(i + n) % 32] = i;

@@ -11,7 +11,7 @@ from pathlib import Path
 from attn_course.measure import records
 from attn_devtools.bench.peers import kinds_of
 
-ATTENTION = ("seeds_fp32", "long_fp32", "long_bf16", "hopper_bf16")
+ATTENTION = ("seeds_fp32", "ragged_fp32", "long_fp32", "long_bf16", "hopper_bf16")
 LAYERS = ("layernorm", "gelu", "mlp", "block")
 LADDER = "ladder"
 READ_AND_WRITTEN = (

@@ -530,6 +530,8 @@ class TimeModelRecord(RecordStamp):
     third_corrected: NotRequired[TimeModelPart]
     fourth: NotRequired[TimeModelPart]
     fourth_corrected: NotRequired[TimeModelPart]
+    fifth: NotRequired[TimeModelPart]
+    fifth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
@@ -549,6 +551,7 @@ class LaunchesRecord(RecordStamp):
 
 SCHEMAS: dict[str, type] = {
     "bench_seeds_fp32": SuiteRecord,
+    "bench_ragged_fp32": SuiteRecord,
     "bench_long_fp32": SuiteRecord,
     "bench_long_bf16": SuiteRecord,
     "bench_hopper_bf16": SuiteRecord,

@@ -31,12 +31,11 @@ _CODE = re.compile(
 )
 _MORE = re.compile(r"^\s*/\* 0x([0-9a-f]{16}) \*/")
 _TARGET = re.compile(r"`\(([^)]+)\)")
-# Attributes of .nv.info that a symbol and a number follow.
-_REGISTER_COUNT, _FRAME_SIZE = b"\x04\x2f\x08\x00", b"\x04\x11\x08\x00"
+_REGISTER_COUNT = b"\x04\x2f\x08\x00"  # EIATTR_REGCOUNT: symbol and count follow
 _JUMPS = ("BRA", "BRX", "JMP", "JMX", "BREAK")
 _ENDS = ("EXIT", "RET", *_JUMPS)
 _COMPUTES = ("FADD", "FMUL", "FFMA", "MUFU")
-_STORES = ("STG", "RED", "REDG", "ATOM", "ATOMG")
+_STORES = ("STG", "ST", "RED", "REDG", "ATOM", "ATOMG")
 NO_SCOREBOARD = 7
 _REGISTER = re.compile(r"[-|~!]*R(\d+)(\.reuse)?")
 ONE_REGISTER_OPERANDS = frozenset(
@@ -91,11 +90,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """A kernel as ptxas made it. registers, frame_bytes: of a thread; frames are local memory."""
+    """A kernel as ptxas made it. registers: of a thread."""
 
     registers: int
     segments: tuple[Segment, ...]
-    frame_bytes: int = 0
 
 
 def machine_code(launch: Launch, arch: str) -> MachineCode | None:
@@ -116,10 +114,7 @@ def machine_code(launch: Launch, arch: str) -> MachineCode | None:
 @lru_cache(maxsize=64)  # a kernel is often launched again
 def _read(cubin: bytes, text: str, kernel: str, file: str) -> MachineCode | None:
     code = parse(text, kernel, file)
-    if not code:
-        return None
-    registers, frames = cubin_registers(cubin), cubin_frames(cubin)
-    return MachineCode(registers.get(kernel, 0), tuple(code), frames.get(kernel, 0))
+    return MachineCode(cubin_registers(cubin).get(kernel, 0), tuple(code)) if code else None
 
 
 def nvdisasm() -> str:
@@ -159,16 +154,6 @@ def disassembled(cubin: bytes, *options: str) -> str:
 
 def cubin_registers(cubin: bytes) -> dict[str, int]:
     """Return kernel -> registers of a thread, of those of which the cubin says it."""
-    return _attribute(cubin, _REGISTER_COUNT)
-
-
-def cubin_frames(cubin: bytes) -> dict[str, int]:
-    """Return kernel -> bytes of a thread's frame in local memory, the same."""
-    return _attribute(cubin, _FRAME_SIZE)
-
-
-def _attribute(cubin: bytes, mark: bytes) -> dict[str, int]:
-    """Return symbol -> the number that an attribute of .nv.info gives it."""
     from elftools.elf.elffile import ELFFile  # only here: importing it takes time
 
     elf = ELFFile(BytesIO(cubin))
@@ -176,8 +161,8 @@ def _attribute(cubin: bytes, mark: bytes) -> dict[str, int]:
     if symbols is None or info is None:
         return {}
     data, at, found = info.data(), -1, {}
-    while (at := data.find(mark, at + 1)) >= 0:
-        symbol, count = struct.unpack_from("<II", data, at + len(mark))
+    while (at := data.find(_REGISTER_COUNT, at + 1)) >= 0:
+        symbol, count = struct.unpack_from("<II", data, at + len(_REGISTER_COUNT))
         if symbol < symbols.num_symbols():
             found.setdefault(symbols.get_symbol(symbol).name, count)
     return found
