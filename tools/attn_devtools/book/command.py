@@ -11,7 +11,6 @@ from attn_course import figures
 from attn_course.cli.arguments import output_folder
 from attn_course.measure.records import RESULTS_FOLDER, no_record
 from attn_devtools import book
-from attn_devtools.book import drawing
 
 SHOWN = 5  # of the course's candidates in a figure; with more, only MAIN_METHODS
 COLUMNS = 84  # of a caption
@@ -83,6 +82,8 @@ def save(folder: Path, name: str, figure) -> str:
 
 def pages(record: dict, page: book.Page) -> Iterator[tuple[str, str, object]]:
     """Yield name, description and figure, one by one, of a suite."""
+    from attn_devtools.book import drawing  # matplotlib: `attn-course --help` loads this module
+
     shown, source = candidates(page), textwrap.fill(page.source, COLUMNS)
     labels = [textwrap.fill(label, LABEL) for label in page.shapes]
     times = page.with_best_baseline(shown)

@@ -3,6 +3,7 @@
 import os
 import re
 from bisect import bisect_right
+from functools import lru_cache
 from itertools import accumulate
 
 from ..errors import CompileError
@@ -70,7 +71,8 @@ def check_includes(
     return tuple(seen.items())
 
 
-def includes_of(text: str) -> list[tuple[int, str]]:
+@lru_cache(maxsize=128)  # kernels have most headers in common
+def includes_of(text: str) -> tuple[tuple[int, str], ...]:
     """(line, what follows) of every include directive and every question for a header.
 
     Comments and strings are left out; lines that end in a backslash are joined.
@@ -78,7 +80,7 @@ def includes_of(text: str) -> list[tuple[int, str]]:
     pieces = _SPLICE.split(text)
     joined = "".join(pieces)
     if not any(word in joined for word in ("include", "import", "embed")):
-        return []
+        return ()
     splices = list(accumulate(map(len, pieces[:-1])))
     code = _TOKEN.sub(_blanked, joined)
     found, line, at = [], 1, 0
@@ -86,7 +88,7 @@ def includes_of(text: str) -> list[tuple[int, str]]:
         line += code.count("\n", at, match.start()) + code.count("\0", at, match.start())
         at = match.start()
         found.append((line + bisect_right(splices, at), match[1] or match[2] or ""))
-    return found
+    return tuple(found)
 
 
 def without_comments(text: str) -> str:

@@ -6,6 +6,7 @@ a wider register than they use (`ld.u8 %r1`), which cuts or widens the value.
 """
 
 import re
+from functools import lru_cache
 
 import numpy as np
 from kernelscope.isa.bits import pack, unpack
@@ -44,11 +45,21 @@ def check_words(instruction: Instruction, registers: set[str]) -> None:
     registers: those of its guard and operands. All operands are checked, so also those of
     instructions that have no effect here.
     """
-    if not _OPCODE.fullmatch(instruction.opcode):
+    if not _is_opcode(instruction.opcode):
         raise UnsupportedInstruction(f"opcode {ascii(instruction.opcode)}")
     for name in (*registers, *symbols_in(instruction.operands)):
-        if not _NAME.fullmatch(name):
+        if not _is_name(name):
             raise UnsupportedInstruction(f"operand {ascii(name)}")
+
+
+@lru_cache(maxsize=1 << 10)
+def _is_opcode(word: str) -> bool:
+    return _OPCODE.fullmatch(word) is not None
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_name(word: str) -> bool:
+    return _NAME.fullmatch(word) is not None
 
 
 def type_of(opcode: str) -> str:
