@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 from kernelscope import RawModule
 
-NAMES = tuple("held_out" + part for part in ("", "_second", "_third", "_fourth", "_fifth"))
+NAMES = tuple(
+    "held_out" + part for part in ("", "_second", "_third", "_fourth", "_fifth", "_sixth")
+)
 FOLDERS = {name: Path(__file__).with_name(name) for name in NAMES}
 PERIOD = 1 << 20  # after so many, random floats repeat
-_KINDS = "u32 bytes bf16 zeros ones int_zeros below sums float".split()
+_KINDS = "u32 u64 bytes bf16 zeros ones int_zeros below sums float".split()
 _DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64}
 
 
@@ -115,8 +117,9 @@ def _value(text: str, shape: dict[str, int], xp):
     if kind == "bf16":
         numbers = random.standard_normal(min(count, PERIOD), np.float32)
         return xp.resize(xp.asarray((numbers.view(np.uint32) >> 16).astype(np.uint16)), count)
-    if kind == "u32":
-        return xp.asarray(random.integers(0, 1 << 32, count, np.uint32))
+    if kind in ("u32", "u64"):
+        dtype = np.dtype(f"u{int(kind[1:]) // 8}")
+        return xp.asarray(random.integers(0, 1 << int(kind[1:]), count, dtype))
     if kind == "bytes":
         return xp.asarray(random.integers(-128, 128, count, np.int8))
     numbers = random.integers(0, _number(limit, shape), count, np.int32)
