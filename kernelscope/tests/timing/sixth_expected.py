@@ -7,7 +7,7 @@ EXPECTED, at = table_of_expected()
 
 
 @at(rows=7, columns=328)
-def softmax_backward(y, dy, _, rows, columns, scale):
+def shares_backward(y, dy, _, rows, columns, scale):
     y, dy = (v[: y.size].reshape(rows, columns).astype(np.float64) for v in (y, dy))
     return {2: (scale * y * (dy - (y * dy).sum(1, keepdims=True))).astype(np.float16).ravel()}
 
@@ -45,7 +45,7 @@ def merge_splits(partial, lse, _, splits, heads):
 
 
 @at(heads=2, rows=128)
-def flash_causal_mma(q, k, v, _, rows):
+def online_causal_mma(q, k, v, _, rows):
     q, k, v = (w[: q.size].reshape(-1, rows, 64).astype(np.float64) for w in (q, k, v))
     share = np.exp(q @ k.transpose(0, 2, 1) / 8) * np.tri(rows)
     return {3: (share @ v / share.sum(-1, keepdims=True)).astype(np.float16).ravel()}
@@ -64,8 +64,9 @@ def w8a8_scaled(a, b, of_row, of_column, _, n, k, scale):
 
 
 @at(n=200)
-def inverse_4x4(m, _, n):
-    return {1: np.append(np.linalg.inv(m.reshape(n, 4, 4)).ravel(), _[-2:])}
+def inverse_4x4(m, before, n):
+    """The array is two numbers longer, which stay."""
+    return {1: np.append(np.linalg.inv(m.reshape(n, 4, 4)), before[-2:])}
 
 
 @at(rows=3, columns=700, k=50)

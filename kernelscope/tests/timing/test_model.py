@@ -338,7 +338,9 @@ def judge(tmp_path, monkeypatch):
     return judge
 
 
-@pytest.mark.parametrize(("name", "count"), [("third", 80), ("fourth", 60), ("fifth", 48)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("third", 80), ("fourth", 60), ("fifth", 48), ("sixth", 48)]
+)
 def test_a_later_set_is_judged_beside_the_others(judge, capsys, name, count):
     """Its first judgement stays, and so does all that the record had."""
     corrected = f"{name}_corrected"

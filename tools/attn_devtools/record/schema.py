@@ -532,6 +532,8 @@ class TimeModelRecord(RecordStamp):
     fourth_corrected: NotRequired[TimeModelPart]
     fifth: NotRequired[TimeModelPart]
     fifth_corrected: NotRequired[TimeModelPart]
+    sixth: NotRequired[TimeModelPart]
+    sixth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]

@@ -15,9 +15,10 @@ __device__ __forceinline__ float sum_of_products(const uint4& a, const uint4& b)
     return sum;
 }
 
-// dx = scale * y * (dy - sum of y * dy) in each row of y, dy, dx (rows, columns) of halves, columns
-// a multiple of 8. A warp takes a row and reads it twice.
-extern "C" __global__ void softmax_backward(
+// The gradient of exponentials over their sum, y: dx = scale * y * (dy - sum of y * dy) in each row
+// of y, dy, dx (rows, columns) of halves, columns a multiple of 8. A warp takes a row and reads it
+// twice.
+extern "C" __global__ void shares_backward(
     const __half* __restrict__ y, const __half* __restrict__ dy, __half* __restrict__ dx, int rows,
     int columns, float scale)
 {
@@ -169,9 +170,9 @@ extern "C" __global__ void __launch_bounds__(256) linear_recurrence(
     }
 }
 
-// Attention over keys in `splits` parts: partial (splits, heads, 128), each by its own sum of
-// exponentials, whose log is lse (splits, heads), become out (heads, 128). A block of 128 takes a
-// head.
+// Weighted means over each of `splits` parts, partial (splits, heads, 128), each by its own sum of
+// exponentials, whose log is lse (splits, heads), become those over all, out (heads, 128). A block
+// of 128 takes a head.
 extern "C" __global__ void merge_splits(
     const float* partial, const float* lse, __half* out, int splits, int heads)
 {

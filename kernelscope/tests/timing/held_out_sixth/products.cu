@@ -1,5 +1,5 @@
 // kernelscope: sm_90
-// Attention, products and inverses of matrices.
+// Products and inverses of matrices.
 
 #include <cuda_fp16.h>
 
@@ -45,9 +45,10 @@ __device__ __forceinline__ void load_tile(__half (*tile)[72], const __half* from
         *(uint4*)&tile[i / 8][i % 8 * 8] = *(const uint4*)(from + i * 8);
 }
 
-// Causal attention: q, k, v, out (heads, rows, 64) of halves, rows a multiple of 64. A block of
-// four warps takes 64 queries; scores and shares stay in the registers of a warp.
-extern "C" __global__ void __launch_bounds__(128) flash_causal_mma(
+// Means of v up to each row, weighted by exp(q k / 8): q, k, v, out (heads, rows, 64) of halves,
+// rows a multiple of 64. A block of four warps takes 64 queries; scores and shares stay in the
+// registers of a warp.
+extern "C" __global__ void __launch_bounds__(128) online_causal_mma(
     const __half* __restrict__ q, const __half* __restrict__ k, const __half* __restrict__ v,
     __half* __restrict__ out, int rows)
 {
