@@ -80,6 +80,7 @@ OF_BOUND = {
     "matches and sums of a warp": "latency",
     "L2": "L2",
     "DRAM": "DRAM",
+    "L2 to DRAM": "L2",  # Nsight Compute counts the fabric between its halves as L2
     "atomics": "latency",
     "latency": "latency",
     "launch and starts": "latency",

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from kernelscope.ptx.syntax import Instruction
-from kernelscope.timing.executions import PtxCounts, executions, nonnegative
+from kernelscope.timing.executions import Place, PtxCounts, executions, may_fuse, nonnegative
 from kernelscope.timing.machine_code import Code, Segment, loops_of
 from kernelscope.timing.work import UNITS, clocks_of_no_lane
 
@@ -16,12 +16,12 @@ def code(name, line, target=""):
 
 def load(line, times, block):
     counts = Counter(global_load_requests=times)
-    return PtxCounts(Instruction("ld.global.f32", ()), line, times, counts, False, block)
+    return PtxCounts(Instruction("ld.global.f32", ()), line, times, counts, False, Place(block))
 
 
 def store(line, times):
     counts = Counter(global_store_requests=times)
-    return PtxCounts(Instruction("st.global.f32", ()), line, times, counts, False, 2)
+    return PtxCounts(Instruction("st.global.f32", ()), line, times, counts, False, Place(2))
 
 
 def segment(names, follows):
@@ -54,6 +54,13 @@ def test_nonnegative_least_squares():
         found = nonnegative(matrix, right)
         assert (found >= 0).all()
         assert np.linalg.norm(matrix @ found - right) == pytest.approx(best, abs=1e-6)
+
+
+def test_rows_of_very_different_size_do_not_pull_at_each_other():
+    """An unknown of a thousandth keeps one of a million from nothing."""
+    matrix = np.array([[1e-6, 0.0, 0.0], [-1e-6, 1e-6, 0.0], [0.0, 0.0, 1e3]])
+    found = nonnegative(matrix, np.array([1.0, 0.0, 1.0]))
+    assert found == pytest.approx([1e6, 1e6, 1e-3], rel=1e-6)
 
 
 def test_loops_and_what_is_above_them():
@@ -91,8 +98,108 @@ def test_a_branch_of_half_of_the_warps():
     assert found == pytest.approx([100, 50, 100], rel=0.02)
 
 
+def in_loop(opcode, line, times, block, loops=(), above=0):
+    """An instruction of the PTX; loads and stores are of the space in their opcode."""
+    way, space, *_ = opcode.split(".")
+    kind = {"ld": "load", "st": "store"}.get(way)
+    counts = Counter({f"{space}_{kind}_requests": times}) if kind else Counter()
+    place = Place(block, loops, above)
+    return PtxCounts(Instruction(opcode, ()), line, times, counts, False, place)
+
+
+def test_arrays_of_a_thread_join_a_loop():
+    """Nothing else in it is in both: half of the warps run a part of each step."""
+    segments = (
+        segment([("S2R", 1)], [1]),
+        segment([("LDL", 5), ("BRA", 5)], [2, 3]),
+        segment([("STL", 6)], [3]),
+        segment([("BRA", 7)], [4, 1]),
+        segment([("EXIT", 9)], []),
+    )
+    counted = [in_loop("ld.local.u32", 5, 800, 1, (1,)), in_loop("st.local.u32", 6, 400, 2, (1,))]
+    found, _ = executions(segments, counted, warps=100)
+    assert found == pytest.approx([100, 800, 400, 800, 100], rel=0.01)
+
+
+def test_a_loop_around_another_runs_as_often_as_that_of_the_ptx():
+    """Nothing of its own is in both: the loop inside might be entered once, and go on."""
+    segments = (
+        segment([("S2R", 1)], [1]),
+        segment([("IADD3", 3)], [2]),
+        segment([("LDG", 5), ("BRA", 5)], [3, 2]),
+        segment([("IADD3", 3), ("BRA", 3)], [4, 1]),
+        segment([("EXIT", 9)], []),
+    )
+    counted = [in_loop("ld.global.f32", 5, 800, 3, (3, 2))]
+    inside, _ = executions(segments, counted, warps=100)
+    counted += [in_loop("add.s32", 3, 800, 2, (2,), above=1), in_loop("mov.u32", 1, 100, 1)]
+    found, _ = executions(segments, counted, warps=100)
+    assert inside[1] == pytest.approx(100, rel=0.05)
+    assert found == pytest.approx([100, 800, 800, 800, 100], rel=0.02)
+
+
+def test_no_more_steps_at_a_time_than_a_loop_takes():
+    """Each warp takes one step of the PTX's loop: the variant of four stays out, though one run of
+    it for four warps would be fewer instructions. With 40 steps it is taken.
+    """
+    for steps, runs in ((1, [100, 0, 100, 100, 100]), (40, [100, 1000, 100, 0, 100])):
+        loop = [
+            in_loop("ld.global.f32", 5, 100 * steps, 3, (3,), above=2),
+            in_loop("add.s32", 5, 100 * steps, 3, (3,)),
+        ]
+        found, _ = executions(unrolled(), [*loop, in_loop("mov.u32", 1, 100, 2)], warps=100)
+        assert found == pytest.approx(runs, abs=4)
+
+
+def test_a_loop_and_code_of_its_line_beside_it_are_told_apart():
+    """Four loads of the rest on the line of a loop, which takes one step each time."""
+    segments = (
+        segment([("S2R", 1)], [1, 2]),
+        segment([("LDG", 5)] * 2 + [("BRA", 5)], [2, 1]),
+        segment([("LDG", 5)] * 3, [3]),
+        segment([("EXIT", 9)], []),
+    )
+    step = [in_loop("ld.global.f32", 5, 100, 3, (3,), above=2)] * 2
+    rest = [in_loop("ld.global.f32", 5, 100, block) for block in (4, 5, 6)]
+    counted = [*step, *rest, in_loop("mov.u32", 1, 100, 2)]
+    found, _ = executions(segments, counted, warps=100)
+    assert found == pytest.approx([100, 100, 100, 100], rel=0.02)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_product_and_a_sum_are_one_instruction_or_two(fused):
+    body = [("LDS", 5)] + [("FFMA", 5)] * (1 if fused else 2)
+    segments = (
+        segment([("S2R", 1)], [1]),
+        segment([*body, ("BRA", 5)], [2, 1]),
+        segment([("EXIT", 9)], []),
+    )
+    step = [in_loop(f"{name}.f32", 5, 800, 3, (3,)) for name in ("mul", "sub")]
+    counted = [in_loop("ld.shared.f32", 5, 800, 3, (3,)), *step]
+    found, _ = executions(segments, counted, warps=100)
+    assert found == pytest.approx([100, 800, 100], rel=0.01)
+    assert set(may_fuse(counted).values()) == {(5, "float32")}
+    rounded = [in_loop(f"{name}.rn.f32", 5, 800, 3, (3,)) for name in ("mul", "sub")]
+    assert not may_fuse(rounded)
+
+
+def test_lanes_that_add_floats_in_shared_memory_take_turns():
+    """ptxas makes a loop of ATOMS.CAS; integers are added by one instruction."""
+    counts = Counter(shared_atomic_requests=100, shared_atomic_wavefronts=700)
+    segments = (
+        segment([("S2R", 1)], [1]),
+        segment([("LDS", 5), ("FADD", 5), ("ATOMS", 5), ("BRA", 5)], [2, 1]),
+        segment([("EXIT", 9)], []),
+    )
+    for kind, times in (("f32", 700), ("u32", 100)):
+        opcode = Instruction(f"atom.shared.add.{kind}", ())
+        one = PtxCounts(opcode, 5, 100, counts, False, Place(1))
+        found, _ = executions(segments, [one], warps=100)
+        assert found == pytest.approx([100, times, 100], rel=0.02)
+
+
 def arithmetic(opcode, line, times):
-    return PtxCounts(Instruction(opcode, ()), line, times, Counter(), False, 1)
+    return PtxCounts(Instruction(opcode, ()), line, times, Counter(), False, Place(1))
 
 
 def integer_loop(extra=()):
@@ -121,7 +228,7 @@ def test_arithmetic_joins_a_loop_without_products():
 def steps_of_a_loop(times, count=8, line=5, head=3):
     """A loop of the PTX whose block `head` runs `times` times, with `count` instructions."""
     return [
-        PtxCounts(Instruction("xor.b32", ()), line, times, Counter(), False, head, head)
+        PtxCounts(Instruction("xor.b32", ()), line, times, Counter(), False, Place(head, (head,)))
         for _ in range(count)
     ]
 
@@ -163,7 +270,7 @@ def test_counts_of_bits_join_code():
 @pytest.mark.parametrize("calls", [0, 70])
 def test_a_slow_path_runs_as_often_as_it_is_called(calls):
     counts = Counter(slow_paths=calls)
-    divided = PtxCounts(Instruction("div.rn.f32", ()), 5, 300, counts, False, 1)
+    divided = PtxCounts(Instruction("div.rn.f32", ()), 5, 300, counts, False, Place(1))
     segments = (
         segment([("MUFU", 5), ("FCHK", 5), *[("FFMA", 5)] * 5, ("BRA", 5)], [1, 2]),
         segment([("CALL", 5), *[("LOP3", 5)] * 30], [2]),

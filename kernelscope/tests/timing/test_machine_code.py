@@ -13,7 +13,7 @@ from kernelscope.timing.machine_code import (
     _mark_fences,
     parse,
 )
-from kernelscope.timing.schedule import walk
+from kernelscope.timing.schedule import _BRANCH_FAR, _BRANCH_NEAR, walk
 from kernelscope.timing.work import products
 
 
@@ -59,6 +59,19 @@ def test_requests_of_a_warp_queue():
 
     assert clocks(1.0).clocks[0] == 1 + 100 + 1
     assert clocks(32.0).clocks[0] == 32 + 100 + 1
+
+
+@pytest.mark.parametrize("length", [20, 200])
+def test_a_branch_takes_longer_in_long_code(length):
+    """Ten steps of a loop: nine branches go back, one goes on."""
+    steps = [code("FADD") for _ in range(length)]
+    loop = Segment([*steps, code("BRA")], [2, 1])
+    segments = Segment([code("S2R")], [1]), loop, Segment([code("EXIT")])
+    edges = {(0, 1): 1.0, (1, 1): 9.0, (1, 2): 1.0}
+    found = walk(segments, edges, lambda one: 0.0, lambda one: 0.0)
+    on, back = _BRANCH_NEAR if length == 20 else _BRANCH_FAR
+    assert found.clocks[1] == pytest.approx(length + 1 + 0.9 * back + 0.1 * on, rel=0.01)
+    assert sum(found.by_line[1].values()) == pytest.approx(found.clocks[1])
 
 
 @pytest.mark.parametrize(

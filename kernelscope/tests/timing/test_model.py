@@ -13,7 +13,7 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.errors import InputError, UnknownNameError
 from kernelscope.timing import Time, measure
 from kernelscope.timing.gpus import gpu, names
-from kernelscope.timing.model import IDLE, NAMES, WAITS
+from kernelscope.timing.model import FABRIC, FABRIC_NAME, IDLE, NAMES, WAITS
 from kernelscope.timing.work import copy_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
@@ -63,10 +63,12 @@ def copied(probe):
 def test_a_copy_takes_its_bytes_over_the_bandwidth(copied):
     found = copied()
     shortest = 2 * (1 << 25) / H200.dram_gbps / 1e3
-    assert found.limit == "DRAM"
+    assert found.limit == FABRIC_NAME
     assert shortest < found.us < 1.2 * shortest + START_US
     assert found.low < found.us < found.high
     assert found.bounds["DRAM"] == pytest.approx(shortest)
+    crossed = 2 * (1 << 25) / (FABRIC * H200.l2_gbps) / 1e3
+    assert found.bounds[FABRIC_NAME] == pytest.approx(crossed)
     assert "16 of 2048 blocks were run" in found.notes[0]
 
 
@@ -85,6 +87,7 @@ def test_reading_alone_is_faster_than_copying():
 @pytest.mark.system
 def test_half_the_bandwidth_is_twice_the_time(copied):
     slow = replace(H200, dram_gbps=H200.dram_gbps / 2)
+    assert copied(slow).limit == "DRAM"
     assert 1.7 < copied(slow).us / copied().us < 2.05
 
 
@@ -412,7 +415,7 @@ def test_the_second_metric_of_a_unit_counts_where_it_is_higher():
 
 
 def test_every_bound_has_a_unit_of_ncu():
-    assert {*NAMES.values(), *WAITS, *IDLE, "L2", "DRAM"} == set(time_model.OF_BOUND)
+    assert {*NAMES.values(), *WAITS, *IDLE, "L2", FABRIC_NAME, "DRAM"} == set(time_model.OF_BOUND)
     assert set(time_model.OF_BOUND.values()) - {"latency"} == set(time_model.NCU_UNITS)
 
 

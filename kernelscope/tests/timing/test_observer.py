@@ -10,12 +10,15 @@ from kernelscope.timing import Time, observer
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
 from kernelscope.timing.work import (
+    ATOMIC,
     CONSTANT_CLOCKS,
     FAR_ATOMIC,
     FMA_LANES,
     LINE_LOAD,
     LINE_STORE,
     MATCH_CLOCKS,
+    PART_STORED,
+    UNEVEN,
 )
 from kernelscope.watch.counters.patterns import TouchedBytes
 
@@ -30,6 +33,31 @@ extern "C" __global__ void pick(const int* at, const float* x, float* y)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     y[i] = x[at[i]];
+}
+extern "C" __global__ void spread(const float* x, float* y, int stride)
+{
+    y[threadIdx.x * stride] = x[threadIdx.x];
+}
+extern "C" __global__ void structs(const float* x, float* y, int stride)
+{
+    float* own = y + threadIdx.x * stride;
+    const float v = x[threadIdx.x];
+    own[0] = v;
+    own[1] = v + 1.0f;
+    own[2] = v + 2.0f;
+    own[3] = v + 3.0f;
+}
+extern "C" __global__ void three(const float* x, float* y, int stride)
+{
+    float* own = y + threadIdx.x * stride;
+    const float v = x[threadIdx.x];
+    own[0] = v;
+    own[1] = v + 1.0f;
+    own[2] = v + 2.0f;
+}
+extern "C" __global__ void count(const int* at, float* y)
+{
+    atomicAdd(y + at[blockIdx.x * blockDim.x + threadIdx.x], 1.0f);
 }
 __constant__ float table[64];
 extern "C" __global__ void look_up(const int* at, float* y)
@@ -181,8 +209,40 @@ def test_words_of_many_lines_cost_l2_more_than_whole_lines():
     n = 32 * 64
     x, y = np.zeros(8 * n, np.float32), np.zeros(32 * n, np.float32)
     found = launched("rows", (n // 32,), (32, 8), x, y, np.int32(n))
-    sectors = x.size * LINE_STORE + x.size / 32 * max(4, LINE_LOAD)
+    sectors = x.size * (1 + LINE_STORE + PART_STORED) + x.size / 32 * max(4, LINE_LOAD)
     assert found.bounds["L2"] == pytest.approx(32 * sectors / H200.l2_gbps / 1e3, rel=0.01)
+
+
+@pytest.mark.parametrize(("stride", "of_line"), [(1, 5), (2, 9), (8, 9), (16, 5), (32, 3)])
+def test_what_a_store_of_a_line_costs_l2(stride, of_line):
+    """Words of 256 threads, so far apart: a line has a head, its sectors, and masks of those that
+    are filled in part.
+    """
+    x, y = np.zeros(256, np.float32), np.zeros(256 * 32, np.float32)
+    found = launched("spread", (1,), (256,), x, y, np.int32(stride))
+    sectors = of_line * 256 * stride / 32 + 8 * 4  # and the loads, a line a warp
+    assert found.bounds["L2"] == pytest.approx(32 * sectors / H200.l2_gbps / 1e3, rel=0.01)
+
+
+def test_stores_that_fill_their_sectors_together_cost_their_sectors():
+    """Four floats of a thread, one after another; three of them leave a part."""
+    x, y = np.zeros(256, np.float32), np.zeros(256 * 8, np.float32)
+    whole = launched("structs", (1,), (256,), x, y, np.int32(4)).bounds["L2"]
+    part = launched("three", (1,), (256,), x, y, np.int32(4)).bounds["L2"]
+    lines = 4 * 8 * 4  # of a request 4, of 4 sectors each
+    assert whole == pytest.approx(32 * (lines * 4 + 32) / H200.l2_gbps / 1e3, rel=0.01)
+    assert part == pytest.approx(32 * (lines * 3 / 4 * 9 + 32) / H200.l2_gbps / 1e3, rel=0.01)
+
+
+@pytest.mark.parametrize("kib", [16, 64, 1024])
+def test_atomics_on_few_lines_find_few_slices_of_l2(kib):
+    """65,536 of them, at random words: the fullest slice has more than the mean."""
+    words = 256 * kib
+    at = np.random.default_rng(1).integers(0, words, 1 << 16, np.int32)
+    found = launched("count", (256,), (256,), at, np.zeros(words, np.float32)).bounds["L2"]
+    spread = 32 * (ATOMIC + UNEVEN * 96 / (2 * kib)) * at.size / H200.l2_gbps / 1e3
+    loads = 32 * at.size / 8 / H200.l2_gbps / 1e3
+    assert found == pytest.approx(spread + loads, rel=0.04)  # some of a warp meet in a sector
 
 
 def test_words_from_anywhere_take_dram_a_piece_each():

@@ -64,7 +64,7 @@ def test_another_gpu_has_other_constants(predict):
 def test_the_limit_is_the_longest_bar_of_its_kind(seed):
     """A unit that is busy for 60 % of the time, else the longest wait; the answer says which."""
     others = (*model.WAITS, *model.IDLE)
-    us, names = 10.0, [*model.NAMES.values(), "L2", "DRAM", *others]
+    us, names = 10.0, [*model.NAMES.values(), "L2", model.FABRIC_NAME, "DRAM", *others]
     lengths = np.random.default_rng(seed).uniform(0.1, 6.0 + seed % 2, len(names))
     bounds = dict(zip(names, map(float, lengths), strict=True))
     limit = model.limit_of(bounds, us)

@@ -122,19 +122,24 @@ class HotLines:
             ]
         )
 
-    def most(self, scale: float) -> float:
-        """Return the nanoseconds of the hottest ones. scale: of those that blocks share, to all."""
+    def most(self, scale: float, slices: int) -> tuple[float, float]:
+        """Return (nanoseconds of the hottest ones, stretches that each are in one slice of L2).
+
+        scale: of those that blocks share, to all; slices: of L2, over which the others are spread.
+        """
         if not self._parts:
-            return 0.0
+            return 0.0, np.inf
         sector, operations, of_floats, first, last = self._merged()
         times = np.where(first != last, scale, 1.0)
         line = sector // LINE_SECTORS
         stretch = (line - line.min()) // SLICED_LINES
-        slices, at = np.unique(2 * stretch + line % 2, return_inverse=True)
-        of_slice = np.bincount(at, times * operations, len(slices))
+        halves, at = np.unique(2 * stretch + line % 2, return_inverse=True)
+        of_half = np.bincount(at, times * operations, len(halves))
+        count = np.bincount(at, np.where(first != last, 1.0, scale) / np.bincount(at)[at]).sum()
+        hottest = of_half.max() + (of_half.sum() - of_half.max()) / slices
         in_turn = times * (self.operation_ns * operations)
         in_turn = np.where(of_floats > 0, times * (self.float_ns * of_floats), in_turn)
-        return float(max(self.operation_ns * of_slice.max(), in_turn.max()))
+        return float(max(self.operation_ns * hottest, in_turn.max())), float(count)
 
 
 def sectors_of(address: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from ..ptx.syntax import Instruction
-from .machine_code import Code, Segment, dominators, loops_of
+from .machine_code import Code, NaturalLoop, Segment, dominators, loops_of
 
 KINDS = {
     **dict.fromkeys(("LDG", "LD"), "global load"),
@@ -25,6 +25,8 @@ KINDS = {
     **dict.fromkeys(("STS", "STSM"), "shared store"),
     **dict.fromkeys(("ATOM", "ATOMG", "RED", "REDG"), "global atomic"),
     **dict.fromkeys(("ATOMS",), "shared atomic"),
+    "LDL": "local load",
+    "STL": "local store",
     **dict.fromkeys(("FFMA", "FMUL", "FADD"), "float32"),
     **dict.fromkeys(("DFMA", "DMUL", "DADD"), "float64"),
     **dict.fromkeys(("HMMA", "IMMA", "DMMA", "HGMMA", "QGMMA", "IGMMA"), "tensor"),
@@ -44,10 +46,24 @@ MOST_SUSPECTS = 12
 _NO_WORK = frozenset(  # neither in PTX nor in machine code: the two need not have as many
     "mov cvta ld st pragma bra brx ret exit bar barrier NOP MOV BRA BRX EXIT BAR BSSY BSYNC".split()
 )
+_LIGHT = 0.1  # weight of the steps of a loop whose loads, products and so on are anchors
+_MOST_TRIPS = 1.5  # times the mean of a loop's trips: longer variants of it are left out
 _ALIKE = 0.7  # share of their lines that two loops have in common, if they are one
 _OF_DIVISION = 16  # machine instructions of one division of integers, about
 _FUNCTIONS = ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "tanh")
 _NO_PRODUCT = ("MOV", "SHL", "IADD", "X")  # parts of an IMAD that moves, shifts or adds
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a PTX instruction stands. block: number of its basic block, from 1; loops: the blocks
+    that head the loops around it, the innermost first; above: of a block that heads a loop, the
+    nearest block outside that every way to it passes, 0 for none.
+    """
+
+    block: int = 0
+    loops: tuple[int, ...] = ()
+    above: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,8 +79,7 @@ class PtxCounts:
     executions: int
     counts: Counter
     merged: bool  # into another shared access
-    block: int = 0  # number of its basic block
-    loop: int = 0  # block that heads the innermost loop around it; 0 for none
+    place: "Place" = Place()
     l1_missing: float = 1.0
     l1_waiting: float = 1.0
     of_warps: np.ndarray | None = None
@@ -81,7 +96,7 @@ class PtxCounts:
             return "constant load"
         if self.counts["far_atomic_sectors"]:  # ATOM does it, as of global memory
             return "global atomic"
-        for space in ("global", "shared"):
+        for space in ("global", "shared", "local"):
             for way in ("load", "store", "atomic"):
                 if self.counts[f"{space}_{way}_requests"]:
                     return f"{space} {way}"
@@ -98,7 +113,15 @@ class PtxCounts:
     @property
     def machine_instructions(self) -> int:
         """How often warps execute such instructions of machine code for it."""
-        return self.counts["tensor_instructions"] if self.kind == "tensor" else self.executions
+        if self.kind == "tensor":
+            return self.counts["tensor_instructions"]
+        return self.counts["shared_atomic_wavefronts"] if self.swaps else self.executions
+
+    @property
+    def swaps(self) -> bool:
+        """Is it a loop of ATOMS.CAS in machine code? Lanes that want one address take turns."""
+        is_float = self.instruction.opcode.rsplit(".", 1)[-1].startswith(("f", "bf"))
+        return is_float and self.kind == "shared atomic"
 
 
 def has_slow_path(opcode: str) -> bool:
@@ -127,6 +150,23 @@ def _is_long(instruction: Instruction) -> bool:
     return root in _FUNCTIONS and not {"approx", "ftz"} <= {*parts}
 
 
+def may_fuse(counted: Iterable[PtxCounts]) -> dict[int, tuple[int, str]]:
+    """Sums of floats, by their ids, of which ptxas may make one multiply-add with a product of the
+    same line and basic block -> (line, kind).
+    """
+    products: Counter = Counter()
+    sums: defaultdict[tuple, list[PtxCounts]] = defaultdict(list)
+    for one in counted:
+        root, *parts = one.instruction.opcode.split(".")
+        if one.kind in ("float32", "float64") and "rn" not in parts:
+            key = one.line, one.kind, one.place.block
+            if root == "mul":
+                products[key] += 1
+            elif root in ("add", "sub"):
+                sums[key].append(one)
+    return {id(one): key[:2] for key, own in sums.items() for one in own[: products[key]]}
+
+
 def executions(
     segments: tuple[Segment, ...], counted: Iterable[PtxCounts], warps: int
 ) -> tuple[np.ndarray, dict[tuple[int, int], float]]:
@@ -135,17 +175,13 @@ def executions(
     edges = [(-1, 0)] + [(at, to) for at, s in enumerate(segments) for to in s.follows]
     edges += [(at, OUT) for at, s in enumerate(segments) if s.follows and s.code[-1].name == "EXIT"]
     if len(edges) > MOST_UNKNOWNS:
-        return _by_line(segments, counted, warps), {}
-    system = _System(segments, edges, _anchors(segments, counted), warps)
-    found = system.solve()
+        anchors = _anchors(segments, counted, _Loops(segments, counted))
+        return _by_line(len(segments), anchors, warps), {}
+    loops = _Loops(segments, counted)
+    system = _System(segments, edges, _anchors(segments, counted, loops), warps)
+    found = system.without(loops.too_long(), system.solve())
     for suspect in system.suspects(found)[:MOST_SUSPECTS]:
-        allowed = system.allowed.copy()
-        system.allowed[[end == suspect for _, end in edges]] = False
-        other = system.solve(found)
-        if system.error(other) > system.error(found) + 1e-2:
-            system.allowed = allowed
-        else:
-            found = other
+        found = system.without([suspect], found)
     edge_counts = {edge: float(count) for edge, count in zip(edges, found, strict=True)}
     return system.entered @ found, edge_counts
 
@@ -164,8 +200,8 @@ class _System:
             if start >= 0:
                 self.left[start, number] = 1
         scale = np.where(wanted >= 1, wanted, warps)  # what never runs is no heavier than others
-        self.matrix = rows @ self.entered / scale[:, None]
-        self.goal = np.minimum(wanted, 1.0)
+        self.matrix = rows @ self.entered / scale[:, None] * anchors.weight[:, None]
+        self.goal = np.minimum(wanted, 1.0) * anchors.weight
         self.more = -np.eye(len(wanted))[:, anchors.least]  # how far beyond a least one may be
         self.length = np.array([len(s.code) for s in segments]) @ self.entered
         self.flowing = [at for at, s in enumerate(segments) if s.follows]
@@ -208,6 +244,18 @@ class _System:
             size = np.maximum(self.entered @ found, 1e-3 * self.warps)
         return found
 
+    def without(self, left_out: list[int], found: np.ndarray) -> np.ndarray:
+        """Return the counts with some segments never entered, or `found` if these fit worse."""
+        if not left_out:
+            return found
+        allowed = self.allowed.copy()
+        self.allowed[[end in left_out for _, end in self.edges]] = False
+        other = self.solve(found)
+        if self.error(other) > self.error(found) + 1e-2:
+            self.allowed = allowed
+            return found
+        return other
+
     def suspects(self, found: np.ndarray) -> list[int]:
         """Segments that fewer warps enter than pass above them: there ptxas may have left several
         ways for one loop, of which the warps took another.
@@ -231,9 +279,10 @@ class _System:
         rows, times = [], []
         for loop in self.loops if counts is not None else ():
             runs = float(counts[loop.header])
-            above = next((counts[at] for at in loop.above if counts[at] > 1e-2 * runs), 0.0)
+            few = 1e-3 * self.warps
+            above = next((counts[at] for at in loop.above if counts[at] > few), 0.0)
             wanted = min(runs, float(above))
-            if wanted > 1e-3 * self.warps:
+            if wanted > few:
                 into = [end == loop.header and start not in loop.body for start, end in self.edges]
                 rows.append(np.array(into) / wanted)
                 times.append(1.0)
@@ -245,54 +294,78 @@ class _Anchors:
     """rows: (anchors, segments) machine instructions; wanted: (anchors,) executions of these.
 
     least: (anchors,) bool, there may be more: a guarded instruction is issued whenever its segment
-    runs, where the PTX jumps over it.
+    runs, where the PTX jumps over it, and a sum may be part of a multiply-add or not; weight:
+    (anchors,) of each, 1 or less.
     """
 
     rows: np.ndarray
     wanted: np.ndarray
     least: np.ndarray
+    weight: np.ndarray
 
 
-def _anchors(segments, counted: list[PtxCounts]) -> _Anchors:
-    """Join the PTX and the machine code.
-
-    An anchor is the instructions of one line, kind and basic block of the PTX. The compiler's loop
-    of four steps may be one of 16 in machine code, but not of three: a segment's instructions
-    belong to the largest block of the PTX that divides them.
-    """
+def _anchors(segments, counted: list[PtxCounts], loops: "_Loops") -> _Anchors:
+    """Join the PTX and the machine code by instructions of one line and kind."""
     members: defaultdict[tuple[int, str], dict[int, list[float]]] = defaultdict(dict)
-    several = of_several(counted)
+    several, fused = of_several(counted), may_fuse(counted)
     for one in counted:
-        if one.kind and not one.merged and (one.line, one.kind) not in several:
-            of_block = members[one.line, one.kind].setdefault(one.block, [])
+        several_loads = one.instruction.opcode.startswith(("wmma.load", "wmma.store"))
+        known = one.kind and not one.merged and id(one) not in fused and not several_loads
+        if known and (one.line, one.kind) not in several:
+            of_block = members[one.line, one.kind].setdefault(one.place.block, [])
             of_block.append(one.machine_instructions)
-    rows: defaultdict[tuple, np.ndarray] = defaultdict(lambda: np.zeros(len(segments)))
-    for at, segment in enumerate(segments):
-        found = Counter((code.line, KINDS.get(code.name, "")) for code in segment.code)
-        for key, count in found.items():
-            if key not in members:
-                continue
-            fits = [b for b, each in members[key].items() if count % len(each) == 0]
-            block = max(fits, key=lambda b: len(members[key][b])) if fits else None
-            rows[(*key, block)][at] += count
-    for key in list(rows):  # where not every block of the PTX was found, all are one anchor
-        home = members[key[:2]]
-        if key in rows and {one[2] for one in rows if one[:2] == key[:2]} != set(home):
-            merged = [rows.pop(one) for one in list(rows) if one[:2] == key[:2]]
-            rows[(*key[:2], "all")] = sum(merged)
-    wanted = [
-        sum(sum(each) for b, each in members[key[:2]].items() if key[2] in ("all", b))
-        for key in rows
-    ]
-    weak = _weak_anchors(segments, counted, sum(rows.values(), np.zeros(len(segments))) > 0)
-    weak += _slow_paths(segments, counted)
-    found = [*rows.values(), *(row for row, _ in weak)]
-    guarded = {(c.line, KINDS.get(c.name, "")) for _, c in codes(segments) if c.guarded}
+    loop_of = {one.place.block: (*one.place.loops, 0)[0] for one in counted}
+    keys, rows, wanted = [], [], []
+    for key, blocks in members.items():
+        for row, times in _of_one_kind(segments, key, blocks, loop_of, loops.copies):
+            keys.append(key)
+            rows.append(row)
+            wanted.append(times)
+    weak = _weak_anchors(segments, counted, sum(rows, np.zeros(len(segments))) > 0, loops)
+    weak += [(*one, 1.0) for one in _slow_paths(segments, counted)]
+    more = {(c.line, KINDS.get(c.name, "")) for _, c in codes(segments) if c.guarded}
+    more |= set(fused.values())
     return _Anchors(
-        np.array(found).reshape(-1, len(segments)),
-        np.array(wanted + [n for _, n in weak]),
-        np.array([key[:2] in guarded for key in rows] + [False] * len(weak), bool),
+        np.array(rows + [row for row, _, _ in weak]).reshape(-1, len(segments)),
+        np.array(wanted + [times for _, times, _ in weak]),
+        np.array([key in more for key in keys] + [False] * len(weak), bool),
+        np.array([1.0] * len(rows) + [weight for _, _, weight in weak]),
     )
+
+
+def _of_one_kind(
+    segments, key: tuple[int, str], blocks: dict[int, list[float]], loop_of, copies
+) -> list[tuple[np.ndarray, float]]:
+    """((segments,) machine instructions of a line and kind, their executions) of each anchor.
+
+    blocks: of the PTX -> executions of each such instruction there. An anchor is those of a block.
+    The compiler's loop of four steps may be one of 16 in machine code, but not of three: a
+    segment's instructions belong to the largest block that divides them. Where not every block is
+    found so, an anchor is those of a loop of the PTX and its copies, or all of them.
+    """
+    counts = [
+        sum((code.line, KINDS.get(code.name, "")) == key for code in segment.code)
+        for segment in segments
+    ]
+    rows: defaultdict[int | None, np.ndarray] = defaultdict(lambda: np.zeros(len(segments)))
+    for at, count in enumerate(counts):
+        if count:
+            fits = [block for block, each in blocks.items() if count % len(each) == 0]
+            rows[max(fits, key=lambda b: len(blocks[b])) if fits else None][at] += count
+    if not rows:
+        return []
+    if set(rows) == set(blocks):
+        return [(row, sum(blocks[block])) for block, row in rows.items()]
+    all_of_them, heads = sum(rows.values()), {head for head, _ in copies.values()}
+    parts = []
+    for head in {loop_of[block] * (loop_of[block] in heads) for block in blocks}:
+        home = [copies.get(at, (0, 0.0))[0] == head for at in range(len(segments))]
+        own = [b for b in blocks if loop_of[b] * (loop_of[b] in heads) == head]
+        parts.append((all_of_them * home, sum(sum(blocks[block]) for block in own)))
+    complete = sum(row for row, _ in parts).sum() == all_of_them.sum()
+    if complete and all(row.any() for row, _ in parts):
+        return parts
+    return [(all_of_them, sum(map(sum, blocks.values())))]
 
 
 def _slow_paths(segments, counted: list[PtxCounts]) -> list[tuple[np.ndarray, float]]:
@@ -309,18 +382,22 @@ def _slow_paths(segments, counted: list[PtxCounts]) -> list[tuple[np.ndarray, fl
     return found
 
 
-def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndarray, float]]:
-    """((segments,) machine instructions, executions) of loops, and of divisions of integers,
-    without an anchor.
+def _weak_anchors(
+    segments, counted, anchored: np.ndarray, loops: "_Loops"
+) -> list[tuple[np.ndarray, float, float]]:
+    """((segments,) machine instructions, executions, weight) of loops, and of divisions of
+    integers, without an anchor. The steps of other loops have little weight.
 
     ptxas makes one product of one product; where a loop has none, of all arithmetic of its lines
     about as many instructions.
     """
-    loops = [one for one in loops_of(segments) if not any(anchored[at] for at in one.body)]
-    found = _iterations(segments, loops, counted)
+    anchors = {at for at in range(len(segments)) if anchored[at]}
+    bare = [one for one in loops.machine if not anchors & (one.body - loops.inside[one.header])]
+    light = loops.iterations([one for one in loops.machine if one not in bare])
+    found = loops.iterations(bare)
     stepped = {header for _, *headers in found for header in headers}
-    for loop in loops:
-        if loop.header in stepped:
+    for loop in bare:
+        if loop.header in stepped or anchors & loop.body:
             continue
         lines = {code.line for at in loop.body for code in segments[at].code} - {0}
         own = {line: [one for one in counted if one.line == line] for line in sorted(lines)}
@@ -340,44 +417,107 @@ def _weak_anchors(segments, counted, anchored: np.ndarray) -> list[tuple[np.ndar
         row, times = _joined(segments, {line}, rows, _is_work, _code_is_work)
         if times and (row[~joined] >= _OF_DIVISION).any():
             found[line,] = row, times
-    return [*found.values()]
+    return [(*one, 1.0) for one in found.values()] + [(*one, _LIGHT) for one in light.values()]
 
 
-def _iterations(segments, loops, counted) -> dict[tuple, tuple[np.ndarray, float]]:
-    """(block, headers) -> ((segments,) steps of a loop of the PTX that a run of a segment takes,
-    steps that it took), of loops that have no other inside and the lines of the PTX's, or nearly.
+class _PtxLoop:
+    """A loop of the PTX. members: its instructions, those of loops inside among them."""
 
-    ptxas merges instructions, and repeats a short body a power of two times. What has less than
-    half of the PTX's work is for the rest of such a loop: it gets no steps.
+    def __init__(self, head: int, members: list[PtxCounts], of_block: dict[int, float]):
+        self.steps = of_block[head]
+        self.outer = any(one.place.loops[0] != head for one in members)
+        above = next((one.place.above for one in members if one.place.block == head), 0)
+        self.entries = of_block.get(above, self.steps)
+        self.own = [one for one in members if one.place.loops[0] == head]
+        self.work = sum(_is_work(one.instruction) for one in self.own)
+        self.lines = {one.line for one in members if one.kind or _is_work(one.instruction)}
+        self.of_step = Counter((one.line, one.kind) for one in self.own if one.kind)
+
+    @property
+    def trips(self) -> float:
+        """Steps of the loop each time that it is entered."""
+        return self.steps / max(self.entries, 1e-9)
+
+
+class _Loops:
+    """The loops of machine code and of the PTX, and which are alike.
+
+    ptx: block that heads a loop -> the loop, of those that ran; inside: header of a loop of machine
+    code -> segments of the loops inside it; copies: segment -> (block that heads a loop of the PTX,
+    steps of it that the segment has), of segments in loops, and of longer ones that ptxas has put
+    beside them.
     """
-    members: defaultdict[int, list[PtxCounts]] = defaultdict(list)
-    for one in counted:
-        if one.loop:
-            members[one.loop].append(one)
-    steps, body = {}, {}
-    for head, of_loop in members.items():
-        steps[head] = max((one.executions for one in of_loop if one.block == head), default=0)
-        body[head] = [one for one in of_loop if _is_work(one.instruction)]
-    inner = [one for one in loops if sum(other.header in one.body for other in loops) == 1]
-    alike: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)  # (work of a step, header)
-    for loop in inner:
-        work = [code for at in loop.body for code in segments[at].code if _code_is_work(code)]
-        own = {code.line for code in work} - {0}
-        common = {head: _common(own, {one.line for one in ptx}) for head, ptx in body.items()}
-        head = max(common, key=common.get, default=0)
-        if head and common[head] >= _ALIKE and steps[head]:
-            of_step = sum(one.executions for one in body[head]) / steps[head]
-            alike[head].append((len(work) / of_step, loop.header))
-    found = {}
-    for head, own in alike.items():
-        whole = [work for work, _ in own if work >= 0.5]
-        row = np.zeros(len(segments))
-        for work, header in own:
-            times = work / min(1.0, min(whole)) if work >= 0.5 else 0.0
-            row[header] = 2 ** round(np.log2(times)) if times else 0.0
-        if whole:
-            found[head, *(header for _, header in own)] = row, steps[head]
-    return found
+
+    def __init__(self, segments: tuple[Segment, ...], counted: list[PtxCounts]):
+        self.segments, self.machine = segments, loops_of(segments)
+        self.inside = {
+            loop.header: {
+                at
+                for other in self.machine
+                if other.header in loop.body and other != loop
+                for at in other.body
+            }
+            for loop in self.machine
+        }
+        members: defaultdict[int, list[PtxCounts]] = defaultdict(list)
+        of_block: defaultdict[int, float] = defaultdict(float)
+        for one in counted:
+            of_block[one.place.block] = max(of_block[one.place.block], one.executions)
+            for head in one.place.loops:
+                members[head].append(one)
+        ran = {head: own for head, own in members.items() if of_block[head]}
+        self.ptx = {head: _PtxLoop(head, own, of_block) for head, own in ran.items()}
+        self.copies = dict(self._find_copies())
+
+    def _find_copies(self) -> Iterable[tuple[int, tuple[int, float]]]:
+        in_loop = {at for loop in self.machine for at in loop.body}
+        inner = [(head, loop) for head, loop in self.ptx.items() if not loop.outer]
+        inner.sort(key=lambda one: len(one[1].own))  # the one with the longest steps is taken
+        for at, segment in enumerate(self.segments):
+            has = Counter((code.line, KINDS.get(code.name, "")) for code in segment.code)
+            own = {code.line for code in segment.code if _code_is_work(code)} - {0}
+            for head, loop in inner:
+                shared = [has[key] / n for key, n in loop.of_step.items() if has[key]]
+                steps = min(shared, default=0.0)
+                if own <= loop.lines and steps >= (1 if at in in_loop else 2):
+                    yield at, (head, steps)
+
+    def too_long(self) -> list[int]:
+        """Segments with more steps of a loop of the PTX than it takes each time."""
+        most = {head: max(1.0, _MOST_TRIPS * loop.trips) for head, loop in self.ptx.items()}
+        return [at for at, (head, steps) in self.copies.items() if steps > most[head]]
+
+    def iterations(self, of_these: list[NaturalLoop]) -> dict[tuple, tuple[np.ndarray, float]]:
+        """(block, headers) -> ((segments,) steps of a loop of the PTX that a run of a segment
+        takes, steps that it took), of those loops that have the lines of the PTX's, or nearly.
+
+        ptxas merges instructions, and repeats a short body a power of two times. What has less than
+        half of the PTX's work is for the rest of such a loop: it gets no steps. A loop with another
+        inside is taken as it stands in the PTX.
+        """
+        alike: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)  # (work, header)
+        for loop in of_these:
+            work = [c for at in loop.body for c in self.segments[at].code if _code_is_work(c)]
+            own, outer = {code.line for code in work} - {0}, bool(self.inside[loop.header])
+            common = {
+                h: _common(own, one.lines) for h, one in self.ptx.items() if one.outer == outer
+            }
+            head = max(common, key=common.get, default=0)
+            if head and common[head] >= _ALIKE:
+                of_step = len(work) / max(1, self.ptx[head].work)
+                alike[head].append((1.0 if outer else of_step, loop.header))
+        found = {}
+        for head, own in alike.items():
+            whole = [work for work, _ in own if work >= 0.5]
+            row = np.zeros(len(self.segments))
+            for work, header in own:
+                times = work / min(1.0, min(whole)) if work >= 0.5 else 0.0
+                row[header] = 2 ** round(np.log2(times)) if times else 0.0
+                if self.copies.get(header, (0, 0.0))[0] == head:
+                    row[header] = self.copies[header][1]
+            if whole:
+                found[head, *(header for _, header in own)] = row, self.ptx[head].steps
+        return found
 
 
 def _common(some: set[int], others: set[int]) -> float:
@@ -418,12 +558,11 @@ def _code_is_work(code: Code) -> bool:
     return not code.called and code.name not in _NO_WORK and code.parts[:1] != ("MOV",)
 
 
-def _by_line(segments, counted: Iterable[PtxCounts], warps: int) -> np.ndarray:
+def _by_line(count: int, anchors: _Anchors, warps: int) -> np.ndarray:
     """Executions of code with very many segments: each by its own anchors, else once a warp."""
-    anchors = _anchors(segments, counted)
     rows, wanted = anchors.rows, anchors.wanted
     if not len(rows):
-        return np.full(len(segments), float(warps))
+        return np.full(count, float(warps))
     each = wanted / rows.sum(1)
     share = rows.sum(0)
     return np.where(share > 0, (rows * each[:, None]).sum(0) / np.maximum(share, 1), warps)
@@ -440,8 +579,10 @@ def nonnegative(
     variables that break a condition change sides at once; where that does not help for long, one.
     """
     count = matrix.shape[1]
+    length = np.maximum(np.sqrt((matrix**2).sum(0)), 1e-300)  # columns are made alike in size
+    matrix = matrix / length
     square, linear = matrix.T @ matrix, matrix.T @ right
-    square[np.diag_indices(count)] += 1e-11 * max(float(square.diagonal().max()), 1e-300)
+    square[np.diag_indices(count)] += 1e-11
     positive = np.ones(count, bool) if positive is None else positive.copy()
     fewest, patience = count + 1, _PATIENCE
     x = np.zeros(count)
@@ -460,7 +601,7 @@ def nonnegative(
         else:
             wrong[: np.flatnonzero(wrong)[-1]] = False
         positive ^= wrong
-    return np.maximum(x, 0.0)
+    return np.maximum(x, 0.0) / length
 
 
 def codes(segments: tuple[Segment, ...]) -> Iterable[tuple[int, Code]]:

@@ -27,7 +27,7 @@ DESCRIPTIONS = {
     "atomic_line_ns": "one warp's addition to a line that all warps of the grid add to, ns",
 }
 CONSTANTS = tuple(DESCRIPTIONS)
-FITTED = ("start_clocks",)  # measure-gpu has no probe of it
+NOT_PROBED = ("start_clocks",)  # measure-gpu has no probe of it
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,11 @@ class GpuConstants:
         before it, on an H200.
         """
         return 218.0
+
+    @property
+    def slices(self) -> int:
+        """Parts of L2, each with its own tags: 96 on an H200, by ncu's attributes."""
+        return round(self.l2_bytes / 655_360)
 
     def bytes_per_clock(self, gbps: float) -> float:
         """A bandwidth of all SMs together, GB/s, as bytes a clock and SM."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import BackendError
 from ..module import RawModule, capture_graph
-from .gpus import FITTED, GpuConstants, gpu, to_record
+from .gpus import NOT_PROBED, GpuConstants, gpu, to_record
 
 PROBES = Path(__file__).with_name("probes.cu")
 LARGE_BYTES = 1 << 29  # of each array that does not fit L2
@@ -41,8 +41,8 @@ def measure_gpu() -> dict:
     checks = {key: values.pop(key) for key in CHECKS}
     sources = dict.fromkeys(values, f"measured by kernelscope measure-gpu on {date.today()}")
     fitted = gpu("h200")
-    values |= {key: getattr(fitted, key) for key in FITTED}
-    sources |= dict.fromkeys(FITTED, "as on the H200: not measured here")
+    values |= {key: getattr(fitted, key) for key in NOT_PROBED}
+    sources |= dict.fromkeys(NOT_PROBED, "as on the H200: not measured here")
     name = properties["name"].decode()
     known = GpuConstants(spread=fitted.spread, **_sizes(cupy, properties, name, clock), **values)
     return to_record(known, sources, {"name": name, "checks": checks | {"clock_mhz": clock}})

@@ -15,9 +15,9 @@ from ..watch.counters.patterns import TouchedBytes
 from ..watch.counters.traffic import Lanes
 from .caches import HotLines, SectorStreams
 from .estimate import estimated
-from .executions import PtxCounts, has_slow_path
+from .executions import Place, PtxCounts, has_slow_path
 from .gpus import GpuConstants, gpu
-from .machine_code import Segment, loops_of, machine_code
+from .machine_code import NaturalLoop, Segment, loops_of, machine_code
 from .model import Prediction, predict
 from .report import text
 from .uneven import Unevenness, unevenness
@@ -197,12 +197,10 @@ class Time(Counters):
             before, old = self._before.get(id(instruction), (0, Counter()))
             counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
             executed = scale * (executions - before)
-            block, loop = blocks.get(id(instruction), (0, 0))
+            place = blocks.get(id(instruction), Place())
             by_warp = self._by_warp.get(id(instruction))
             found.append(
-                PtxCounts(
-                    instruction, line, executed, counts, merged, block, loop, of_warps=by_warp
-                )
+                PtxCounts(instruction, line, executed, counts, merged, place, of_warps=by_warp)
             )
         return found
 
@@ -258,7 +256,8 @@ class Time(Counters):
             found += [sum(near), scale * DRAM_PIECE * sum(lone for _, _, lone in of_buffers)]
         read, lone_read, written, lone_written = found
         read *= 1 - self._streams.own_share
-        return Reuse(read, written, lone_read, lone_written, self._hot.most(scale), room)
+        hottest, halves = self._hot.most(scale, self.gpu.slices)
+        return Reuse(read, written, lone_read, lone_written, hottest, room, halves)
 
     def _with_l1(self, counted, launch: Launch, blocks: int, resident: int) -> list[PtxCounts]:
         """The same with the shares of the sectors that L1 lacks."""
@@ -302,10 +301,8 @@ def match_values(event: InstructionEvent) -> int:
     return np.unique((event.lanes >> 5).astype(np.uint64) << np.uint64(32) | lanes).size
 
 
-def basic_blocks(launch: Launch) -> dict[int, tuple[int, int]]:
-    """Return for each PTX instruction, by its id, (number of its basic block, that of the block
-    which heads the innermost loop around it, 0 for none).
-    """
+def basic_blocks(launch: Launch) -> dict[int, Place]:
+    """Return where each PTX instruction stands, by its id."""
     found, number = {}, 0
     for function in launch.source.module.functions.values():
         starts, blocks = {0, *function.labels.values()}, []
@@ -315,25 +312,26 @@ def basic_blocks(launch: Launch) -> dict[int, tuple[int, int]]:
             blocks[-1].append(instruction)
             if instruction.opcode.startswith(("bra", "brx", "ret", "exit")):
                 starts.add(instruction.index + 1)
-        heads = _heads(blocks, function)
+        loops = _loops(blocks, function)
         for at, block in enumerate(blocks):
-            own = number + 1 + at, number + 1 + heads[at] if at in heads else 0
-            found |= {id(instruction): own for instruction in block}
+            around = tuple(number + 1 + one.header for one in loops if at in one.body)
+            above = next(
+                (number + 1 + one.above[0] for one in loops if one.header == at and one.above), 0
+            )
+            place = Place(number + 1 + at, around, above)
+            found |= {id(instruction): place for instruction in block}
         number += len(blocks)
     return found
 
 
-def _heads(blocks: list[list[Instruction]], function: Function) -> dict[int, int]:
-    """Basic block of a function -> the one that heads the innermost loop around it."""
+def _loops(blocks: list[list[Instruction]], function: Function) -> list[NaturalLoop]:
+    """The loops of a function's basic blocks, the smallest first."""
     number = {block[0].index: at for at, block in enumerate(blocks)}
     flow = []
     for block in blocks:
         after = followers(block[-1], block[-1].index + 1, function)
         flow.append(Segment([], [number[at] for at in dict.fromkeys(after) if at in number]))
-    found: dict[int, int] = {}
-    for loop in sorted(loops_of(tuple(flow)), key=lambda one: -len(one.body)) if flow else ():
-        found |= dict.fromkeys(loop.body, loop.header)
-    return found
+    return sorted(loops_of(tuple(flow)), key=lambda one: len(one.body)) if flow else []
 
 
 def cluster_size(launch: Launch) -> int:

@@ -20,8 +20,12 @@ MEETINGS = {  # the warp goes on after their latency: a constant of the GPU
     "MEMBAR": "fence_clocks",
     "UCGABAR_WAIT": "cluster_clocks",
 }
+# Clocks of a branch beyond its stall, (not taken, taken), where warps stay in so many instructions,
+# and in longer code: an H200's loop with 4 branches, and with 16 or 64.
+_NEAR, _BRANCH_NEAR, _BRANCH_FAR = 128, (3.0, 7.0), (9.0, 15.0)
 _OPERANDS_READ = 14  # clocks until a store has read its registers
 _SETS = 6
+BRANCHES = ("BRA", "BRX", "JMP", "JMX", "BREAK", "BSYNC")
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,9 @@ def walk(
     clocks, visits = np.zeros(len(segments)), np.zeros(len(segments))
     by_line = [defaultdict(float) for _ in segments]
     left, at, warp = MOST_STEPS, 0, _Warp()
+    ran = {0} | {to for (_, to), times in edges.items() if times > 0 and to >= 0}
+    near = sum(len(segments[number].code) for number in ran) <= _NEAR
+    branch = _BRANCH_NEAR if near else _BRANCH_FAR
     while left > 0:
         left -= len(steps[at])
         visits[at] += 1
@@ -67,6 +74,8 @@ def walk(
         ]
         best = max(range(len(follows)), key=owed.__getitem__)
         taken[at, follows[best]] += 1
+        if segments[at].code[-1].name in BRANCHES:
+            clocks[at] += warp.branch(branch[best > 0 or len(follows) == 1], by_line[at])
         at = follows[best]
     seen = np.maximum(visits, 1)
     for number in np.flatnonzero(visits == 0):
@@ -104,7 +113,7 @@ class _Warp:
     """One warp by itself: its clock and its scoreboards."""
 
     def __init__(self):
-        self.now = 0.0
+        self.now, self.line = 0.0, 0  # line: of the last instruction
         self.free = [0.0] * _SETS  # when each scoreboard is free
         self.owner = [0] * _SETS  # line that sets it last
         self.memory = 0.0  # when the memory pipe is free
@@ -124,7 +133,14 @@ class _Warp:
                 self._set(frees, self.now + _OPERANDS_READ, line)
             by_line[line] += spent
             self.now += spent
+        self.line = line
         return self.now - begin
+
+    def branch(self, spent: float, by_line: dict[int, float]) -> float:
+        """Spend clocks on the branch that was the last instruction, and return them."""
+        by_line[self.line] += spent
+        self.now += spent
+        return spent
 
     def _copy(self, code: Code, latency: float, passes: float, by_line: dict[int, float]) -> None:
         """cp.async: a copy, the end of a group, or a wait for one."""

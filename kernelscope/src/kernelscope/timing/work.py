@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .executions import KINDS, PtxCounts, codes, executions, of_several
+from .executions import KINDS, PtxCounts, codes, executions, may_fuse, of_several
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
 from .schedule import MEETINGS, walk
@@ -24,10 +24,18 @@ FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM
 # Clocks of an SM: of a match, for each value that a warp's lanes have; of a match of all; of a sum.
 MATCH_CLOCKS, MATCH_ALL, REDUX_CLOCKS = 2.0, 1.0, 2.0
 # What each further warp adds to a fence, a barrier of a cluster, a fence with no store before it.
-MEETING_CLOCKS, ALONE_CLOCKS = {"MEMBAR": 11.0, "UCGABAR_WAIT": 5.4}, 2.5
+MEETING_CLOCKS, ALONE_CLOCKS = {"MEMBAR": 16.0, "UCGABAR_WAIT": 5.4}, 2.5
 MATCH_LATENCY, OF_VALUE = 10.0, 2.75  # a warp's match by itself: clocks, more for each value
-LINE_LOAD, LINE_STORE = 1.5, 3.0  # sectors that a request of a line costs L2, if it has fewer
-ATOMIC = 2.4  # ... and each sector of an atomic: 9.5 ps at random words of 4 MiB, on an H200
+LINE_LOAD = 1.5  # sectors that a load's request of a line costs L2, if it has fewer
+# A store's request of a line: clocks of a sector for its head, and for a sector that it fills in
+# part more, since that takes a mask besides. On an H200 3.2 for a sector of a line, 5.3 for two and
+# 9 for four.
+LINE_STORE, PART_STORED = 1.0, 1.0
+WHOLE = 0.99  # share of a sector: as much is all of it
+ATOMIC = 2.35  # ... and each sector of an atomic: 9.6 ps at random words of 4 MiB, on an H200
+# What the fullest slice of L2 has beyond the mean: two thirds of a stretch of half a KiB, in such
+# sectors. Atomics on 16 KiB took 2.9 times as long as on 4 MiB, on 64 KiB 1.5 and on 256 KiB 1.1.
+UNEVEN = 0.67 * 1.63
 FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block of the cluster
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
@@ -57,7 +65,8 @@ class Reuse:
 
     lone_read, lone_written: bytes of the pieces that a block finds by themselves, as often as it
     does, in neither of the others; hottest: nanoseconds of the atomics on the lines of L2 that have
-    most; room: bytes of all buffers.
+    most; room: bytes of all buffers; halves: stretches of half a KiB, each in a slice of L2, that
+    atomics touch.
     """
 
     read: float
@@ -66,6 +75,7 @@ class Reuse:
     lone_written: float = 0.0
     hottest: float = 0.0
     room: float = np.inf
+    halves: float = np.inf
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,8 @@ class LaunchWork:
     """One launch as the model sees it. Entries are of one (segment, line) each.
 
     clocks: (entries, UNITS) of one SM that ran all blocks alone; chain: of a warp alone, by segment
-    summed over the warp's runs of it; l2_bytes, atomics: by line, of the grid.
+    summed over the warp's runs of it; l2_bytes, dram_bytes, fabric_bytes, atomic_ns: by line, of
+    the grid; fabric: between the halves of L2, on the way to and from DRAM.
     """
 
     shape: LaunchShape
@@ -98,6 +109,7 @@ class LaunchWork:
     chain: tuple[dict[int, float], ...]  # by segment: line -> clocks
     l2_bytes: dict[int, float]
     dram_bytes: dict[int, float]
+    fabric_bytes: dict[int, float]
     atomic_ns: dict[int, float]
     barriers: bool
     machine_instructions: float
@@ -122,9 +134,12 @@ def l1_lines(gpu: GpuConstants, shared_bytes: int, resident: int) -> int:
 
 
 class Traffic:
-    """The memory counts of a launch by line and kind: per request, and the share that misses L1."""
+    """The memory counts of a launch by line and kind: per request, and the share that misses L1.
 
-    def __init__(self, counted: Iterable[PtxCounts]):
+    atomic: sectors that a sector of an atomic costs L2.
+    """
+
+    def __init__(self, counted: Iterable[PtxCounts], atomic: float = ATOMIC):
         self.requests: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.passes: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
@@ -133,6 +148,8 @@ class Traffic:
         self.waiting: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.far: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.matches: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        counted = list(counted)
+        stored = sectors_stored(counted)
         for one in counted:
             kind = one.kind
             if one.counts["match_values"]:
@@ -142,7 +159,9 @@ class Traffic:
             if one.merged or " " not in kind:
                 continue
             key, counts = (one.line, kind), one.counts
-            self.requests[key] += one.executions
+            self.requests[key] += one.machine_instructions if one.swaps else one.executions
+            if kind.startswith("local"):
+                continue
             if kind.startswith("shared"):
                 self.passes[key] += counts[kind.replace(" ", "_") + "_wavefronts"]
                 continue
@@ -161,8 +180,8 @@ class Traffic:
             self.missing[key] += one.l1_missing * sectors
             in_l2 = {
                 "load": max(sectors, LINE_LOAD * lines),
-                "store": max(sectors, LINE_STORE * lines),
-                "atomic": ATOMIC * sectors,
+                "store": stored.get(id(one), 0.0),
+                "atomic": atomic * sectors,
             }
             self.l2_sectors[key] += one.l1_missing * in_l2[way]
             self.waiting[key] += one.l1_waiting * one.executions
@@ -201,6 +220,30 @@ def words_of(opcode: str) -> int:
     return max(1, several * bits // 32)
 
 
+def sectors_stored(counted: list[PtxCounts]) -> dict[int, float]:
+    """PtxCounts of a store to global memory, by its id -> sectors that it costs L2.
+
+    Stores of one basic block that fill sectors together leave L1 as one or apart, as it comes: a
+    copy of four structs took 5.5 for a line of each, eight words of a thread 1.
+    """
+    parts: defaultdict[int, list[tuple[PtxCounts, float]]] = defaultdict(list)
+    found = {}
+    for one in counted:
+        sectors, lines = one.counts["global_store_sectors"], one.counts["global_store_lines"]
+        if sectors and not one.merged:
+            size = 4 * words_of(one.instruction.opcode) * one.counts["thread_instructions"]
+            filled = min(1.0, size / (SECTOR_BYTES * sectors))
+            in_part = min(1.0, 2 * (1 - filled))  # of a stretch its two ends
+            found[id(one)] = sectors * (1 + PART_STORED * in_part) + LINE_STORE * lines
+            if in_part == 1.0:
+                parts[one.place.block].append((one, filled))
+    for block in parts.values():
+        share = sum(filled for _, filled in block)
+        if abs(share - 1) < 1 - WHOLE:
+            found |= {id(one): one.counts["global_store_sectors"] for one, _ in block}
+    return found
+
+
 def work_of(
     machine: MachineCode,
     counted: list[PtxCounts],
@@ -211,8 +254,8 @@ def work_of(
     """Return the work of a launch whose machine code is known."""
     segments, blocks, warps = machine.segments, shape.blocks, shape.warps
     counts, edges = executions(segments, counted, blocks * warps)
-    traffic = Traffic(counted)
-    dram_bytes, dram_share = dram_traffic(gpu, reuse, traffic)
+    traffic = Traffic(counted, ATOMIC + UNEVEN * gpu.slices / reuse.halves)
+    dram_bytes, fabric_bytes, dram_share = dram_traffic(gpu, reuse, traffic)
     exact = corrections(segments, counts, counted)
 
     def latency(code: Code) -> float:
@@ -254,6 +297,7 @@ def work_of(
         longest,
         l2_bytes,
         dram_bytes,
+        fabric_bytes,
         atomic_times(traffic, reuse),
         any(code.name == "BAR" for _, code in codes(segments)),
         issued,
@@ -265,7 +309,7 @@ def corrections(segments, counts: np.ndarray, counted: list[PtxCounts]) -> dict:
     """(line, kind) -> exact executions over those that the segments' counts give."""
     wanted: Counter = Counter()
     found: Counter = Counter()
-    several = of_several(counted)
+    several = of_several(counted) | set(may_fuse(counted).values())
     for one in counted:
         if one.kind and not one.merged and (one.line, one.kind) not in several:
             wanted[one.line, one.kind] += one.machine_instructions
@@ -384,8 +428,10 @@ def l2_traffic(traffic: Traffic) -> dict[int, float]:
 
 def dram_traffic(
     gpu: GpuConstants, reuse: Reuse, traffic: Traffic
-) -> tuple[dict[int, float], float]:
-    """(line -> bytes between L2 and DRAM, share of L2's loads that wait for DRAM).
+) -> tuple[dict[int, float], dict[int, float], float]:
+    """(line -> bytes of DRAM, line -> bytes of the fabric, share of L2's loads that wait for DRAM).
+
+    Bytes of DRAM are those of a copy that takes as long.
 
     Launches are taken to follow each other: what fits L2 is there already.
     """
@@ -404,7 +450,10 @@ def dram_traffic(
     moved = outside * copy_bytes(gpu, reuse.read, reuse.written)
     moved += missed * LONE_READ * reuse.lone_read * gpu.dram_gbps / gpu.read_gbps
     moved += missed * LONE_WRITE * reuse.lone_written
-    return {line: moved * size / everything for line, size in by_line.items()}, share
+    crossed = outside * (reuse.read + reuse.written) + missed * lone
+    shares = {line: size / everything for line, size in by_line.items()}
+    dram = {line: moved * part for line, part in shares.items()}
+    return dram, {line: crossed * part for line, part in shares.items()}, share
 
 
 def local_bytes(code: Code) -> int:
