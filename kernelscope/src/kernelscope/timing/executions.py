@@ -58,12 +58,14 @@ _NO_PRODUCT = ("MOV", "SHL", "IADD", "X")  # parts of an IMAD that moves, shifts
 class Place:
     """Where a PTX instruction stands. block: number of its basic block, from 1; loops: the blocks
     that head the loops around it, the innermost first; above: of a block that heads a loop, the
-    nearest block outside that every way to it passes, 0 for none.
+    nearest block outside that every way to it passes, 0 for none; before: the only block that leads
+    to it, 0 for none or several.
     """
 
     block: int = 0
     loops: tuple[int, ...] = ()
     above: int = 0
+    before: int = 0
 
 
 @dataclass(frozen=True)
@@ -315,9 +317,14 @@ def _anchors(segments, counted: list[PtxCounts], loops: "_Loops") -> _Anchors:
             of_block = members[one.line, one.kind].setdefault(one.place.block, [])
             of_block.append(one.machine_instructions)
     loop_of = {one.place.block: (*one.place.loops, 0)[0] for one in counted}
+    depth_of = {one.place.block: len(one.place.loops) for one in counted}
     keys, rows, wanted = [], [], []
     for key, blocks in members.items():
-        for row, times in _of_one_kind(segments, key, blocks, loop_of, loops.copies):
+        # A sum that ptxas computes again in each step of a loop inside is not the PTX's.
+        deepest = max(depth_of[block] for block in blocks)
+        again = key[1] in ("float32", "float64")
+        own = [at for at, n in enumerate(loops.depth) if n <= deepest or not again]
+        for row, times in _of_one_kind(segments, own, key, blocks, loop_of, loops.copies):
             keys.append(key)
             rows.append(row)
             wanted.append(times)
@@ -334,18 +341,19 @@ def _anchors(segments, counted: list[PtxCounts], loops: "_Loops") -> _Anchors:
 
 
 def _of_one_kind(
-    segments, key: tuple[int, str], blocks: dict[int, list[float]], loop_of, copies
+    segments, own: list[int], key: tuple[int, str], blocks: dict[int, list[float]], loop_of, copies
 ) -> list[tuple[np.ndarray, float]]:
     """((segments,) machine instructions of a line and kind, their executions) of each anchor.
 
-    blocks: of the PTX -> executions of each such instruction there. An anchor is those of a block.
-    The compiler's loop of four steps may be one of 16 in machine code, but not of three: a
-    segment's instructions belong to the largest block that divides them. Where not every block is
-    found so, an anchor is those of a loop of the PTX and its copies, or all of them.
+    own: numbers of the segments that count; blocks: of the PTX -> executions of each such
+    instruction there. An anchor is those of a block. The compiler's loop of four steps may be one
+    of 16 in machine code, but not of three: a segment's instructions belong to the largest block
+    that divides them. Where not every block is found so, an anchor is those of a loop of the PTX
+    and its copies, or all of them.
     """
     counts = [
-        sum((code.line, KINDS.get(code.name, "")) == key for code in segment.code)
-        for segment in segments
+        at in own and sum((code.line, KINDS.get(code.name, "")) == key for code in segment.code)
+        for at, segment in enumerate(segments)
     ]
     rows: defaultdict[int | None, np.ndarray] = defaultdict(lambda: np.zeros(len(segments)))
     for at, count in enumerate(counts):
@@ -417,7 +425,43 @@ def _weak_anchors(
         row, times = _joined(segments, {line}, rows, _is_work, _code_is_work)
         if times and (row[~joined] >= _OF_DIVISION).any():
             found[line,] = row, times
-    return [(*one, 1.0) for one in found.values()] + [(*one, _LIGHT) for one in light.values()]
+    weak = [(*one, 1.0) for one in found.values()] + [(*one, _LIGHT) for one in light.values()]
+    return weak + _branches(segments, anchors, counted)
+
+
+def _branches(segments, anchors: set[int], counted) -> list[tuple[np.ndarray, float, float]]:
+    """Rows of segments without an anchor that a branch leads around: as large a share of the warps
+    as in the PTX runs them, by the lines of the branch and behind it.
+    """
+    blocks: defaultdict[int, list[PtxCounts]] = defaultdict(list)
+    for one in counted:
+        blocks[one.place.block].append(one)
+    taken: defaultdict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
+    for own in blocks.values():
+        before = blocks.get(own[0].place.before, [])
+        first = next((one.line for one in own if _is_work(one.instruction)), 0)
+        if first and before and before[-1].instruction.opcode.startswith("bra"):
+            both = taken[before[-1].line, first]
+            both[0] += own[0].executions
+            both[1] += before[-1].executions
+            both[2] += 1
+    warps = max((one.executions for one in counted if not one.place.loops), default=0)
+    found = []
+    for at, segment in enumerate(segments):
+        before = [up for up, other in enumerate(segments) if at in other.follows]
+        called = any(code.name == "CALL" for code in segment.code)
+        if at in anchors or called or len(before) != 1 or len(segment.follows) != 1:
+            continue
+        if {at, *segment.follows} != set(segments[before[0]].follows):
+            continue
+        branch = segments[before[0]].code[-1]
+        lines = dict.fromkeys(code.line for code in segment.code if _code_is_work(code))
+        some = next((taken[branch.line, line] for line in lines if (branch.line, line) in taken), 0)
+        if branch.name == "BRA" and some and some[1]:
+            row = np.zeros(len(segments))
+            row[at], row[before[0]] = 1.0, -some[0] / some[1]
+            found.append((row, 0.0, _LIGHT * warps * some[2] / some[1]))
+    return found
 
 
 class _PtxLoop:
@@ -442,7 +486,8 @@ class _PtxLoop:
 class _Loops:
     """The loops of machine code and of the PTX, and which are alike.
 
-    ptx: block that heads a loop -> the loop, of those that ran; inside: header of a loop of machine
+    depth: (segments) loops around each; ptx: block that heads a loop -> the loop, of those that
+    ran; inside: header of a loop of machine
     code -> segments of the loops inside it; copies: segment -> (block that heads a loop of the PTX,
     steps of it that the segment has), of segments in loops, and of longer ones that ptxas has put
     beside them.
@@ -450,6 +495,7 @@ class _Loops:
 
     def __init__(self, segments: tuple[Segment, ...], counted: list[PtxCounts]):
         self.segments, self.machine = segments, loops_of(segments)
+        self.depth = [sum(at in loop.body for loop in self.machine) for at in range(len(segments))]
         self.inside = {
             loop.header: {
                 at

@@ -17,7 +17,7 @@ UNITS = tuple("issue fma alu fp64 mufu tensor memory fill constant together".spl
 OF_SCHEDULER = np.array([1] * 6 + [0] * 4, bool)  # units of which each scheduler has its own
 SECTOR_BYTES = 32
 FILL_BYTES = 64  # between L1 and L2, a clock and SM
-TAGS = 4  # lines that L1 looks up in a clock
+TAGS = 2  # lines that L1 looks up in a clock
 CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load, as measured
 SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
 FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
@@ -65,8 +65,8 @@ class Reuse:
 
     lone_read, lone_written: bytes of the pieces that a block finds by themselves, as often as it
     does, in neither of the others; hottest: nanoseconds of the atomics on the lines of L2 that have
-    most; room: bytes of all buffers; halves: stretches of half a KiB, each in a slice of L2, that
-    atomics touch.
+    most; stored: of the stores that meet; room: bytes of all buffers; halves: stretches of half a
+    KiB, each in a slice of L2, that atomics touch.
     """
 
     read: float
@@ -76,6 +76,7 @@ class Reuse:
     hottest: float = 0.0
     room: float = np.inf
     halves: float = np.inf
+    stored: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,8 @@ def work_of(
         for at, of_segment in enumerate(chain.by_line)
     )
     l2_bytes = l2_traffic(traffic)
+    for line, share in shares_of(traffic, "global store").items():  # a slice has its mean besides
+        l2_bytes[line] += share * reuse.stored * gpu.l2_gbps
     for at, code in codes(segments):
         l2_bytes[code.line] = l2_bytes.get(code.line, 0.0) + counts[at] * local_bytes(code)
     longest, by_number = longest_warps(segments, by_line, counted)
@@ -476,9 +479,15 @@ def copy_bytes(gpu: GpuConstants, read: float, written: float) -> float:
 
 def atomic_times(traffic: Traffic, reuse: Reuse) -> dict[int, float]:
     """Line -> nanoseconds of its share of the atomics on the hottest line, one after another."""
+    shares = shares_of(traffic, "global atomic")
+    return {line: reuse.hottest * share for line, share in shares.items()}
+
+
+def shares_of(traffic: Traffic, kind: str) -> dict[int, float]:
+    """Line -> its share of the sectors of a kind."""
     sectors: defaultdict[int, float] = defaultdict(float)
-    for (line, kind), count in traffic.sectors.items():
-        if kind == "global atomic":
+    for (line, own), count in traffic.sectors.items():
+        if own == kind:
             sectors[line] += count
     everything = max(sum(sectors.values()), 1.0)
-    return {line: reuse.hottest * count / everything for line, count in sectors.items()}
+    return {line: count / everything for line, count in sectors.items()}
