@@ -47,8 +47,8 @@ extern "C" __global__ void __launch_bounds__(256) rms_norm_backward(
     }
 }
 
-// y = clamp(x * scale[c] + shift[c], 0, 6) + shortcut, x (images, channels, plane) of halves: a norm
-// of batches with its constants folded, and the end of a residual block.
+// y = clamp(x * scale[c] + shift[c], 0, 6) + shortcut, x (images, channels, plane) of halves: a
+// norm of batches with its constants folded, and the end of a residual block.
 extern "C" __global__ void norm_relu6_nchw(
     const __half* x, const __half* shortcut, const float* scale, const float* shift, __half* y,
     int n, int channels, int plane)

@@ -72,8 +72,8 @@ extern "C" __global__ void heston_paths(
     pays[path] = fmaxf(100.0f * expf(price) - strike, 0.0f);
 }
 
-// A step of conjugate gradients: x + a p, r - a q, and the sum of the squares of the latter is added
-// to total[0]. Two numbers at a time.
+// A step of conjugate gradients: x + a p, r - a q, and the sum of the squares of the latter is
+// added to total[0]. Two numbers at a time.
 extern "C" __global__ void __launch_bounds__(256) cg_update(
     const double2* __restrict__ x, const double2* __restrict__ p, const double2* __restrict__ r,
     const double2* __restrict__ q, double2* __restrict__ next_x, double2* __restrict__ next_r,

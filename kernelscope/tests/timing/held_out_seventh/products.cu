@@ -164,8 +164,9 @@ extern "C" __global__ void __launch_bounds__(256) linear_relu_async(
         }
 }
 
-// The first half of a low-rank change of a layer: y = scale * x a, x (m, k) and a (k, 16) of halves,
-// y (m, 16); m a multiple of 64, k of 16. A warp takes 16 rows, its matrices from global memory.
+// The first half of a low-rank change of a layer: y = scale * x a, x (m, k) and a (k, 16) of
+// halves, y (m, 16); m a multiple of 64, k of 16. A warp takes 16 rows, its matrices from global
+// memory.
 extern "C" __global__ void lora_down(
     const __half* __restrict__ x, const __half* __restrict__ a, float* __restrict__ y, int k,
     float scale)
