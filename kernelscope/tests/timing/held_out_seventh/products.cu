@@ -1,4 +1,4 @@
-// Products of matrices, and parts of transformers.
+// Products of matrices, and shares of rows.
 
 #include <cuda_fp16.h>
 #include <mma.h>
