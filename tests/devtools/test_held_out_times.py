@@ -25,6 +25,7 @@ NAMES = {  # set -> those of its kernels that are tried
     "held_out_fourth": ("nms_mask", "put_tree", "tf32_staged"),
     "held_out_fifth": ("rope_to_cache", "fft_256", "queens"),
     "held_out_sixth": ("siphash_strings", "bellman_pull", "w8a8_scaled"),
+    "held_out_seventh": ("paged_scores", "hsv_planes", "cg_update"),
 }
 
 

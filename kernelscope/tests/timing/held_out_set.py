@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 from kernelscope import RawModule
 
-NAMES = tuple(
-    "held_out" + part for part in ("", "_second", "_third", "_fourth", "_fifth", "_sixth")
-)
+PARTS = ("", "_second", "_third", "_fourth", "_fifth", "_sixth", "_seventh")
+NAMES = tuple("held_out" + part for part in PARTS)
 FOLDERS = {name: Path(__file__).with_name(name) for name in NAMES}
 PERIOD = 1 << 20  # after so many, random floats repeat
 _KINDS = "u32 u64 bytes bf16 zeros ones int_zeros below sums float".split()

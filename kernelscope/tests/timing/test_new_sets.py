@@ -6,6 +6,7 @@ import fifth_expected
 import fourth_expected
 import numpy as np
 import pytest
+import seventh_expected
 import sixth_expected
 import third_expected
 from held_out_set import FOLDERS, NAMES, at_shape, held_out
@@ -15,12 +16,14 @@ EXPECTED = {
     "held_out_fourth": fourth_expected.EXPECTED,
     "held_out_fifth": fifth_expected.EXPECTED,
     "held_out_sixth": sixth_expected.EXPECTED,
+    "held_out_seventh": seventh_expected.EXPECTED,
 }
 TIMES = {
     "held_out_third": 80,
     "held_out_fourth": 60,
     "held_out_fifth": 48,
     "held_out_sixth": 48,
+    "held_out_seventh": 48,
 }
 IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; rows are sorted here
 KERNELS = [(folder, name) for folder, kernels in EXPECTED.items() for name in sorted(kernels)]

@@ -534,6 +534,8 @@ class TimeModelRecord(RecordStamp):
     fifth_corrected: NotRequired[TimeModelPart]
     sixth: NotRequired[TimeModelPart]
     sixth_corrected: NotRequired[TimeModelPart]
+    seventh: NotRequired[TimeModelPart]
+    seventh_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
