@@ -98,12 +98,12 @@ def test_a_branch_of_half_of_the_warps():
     assert found == pytest.approx([100, 50, 100], rel=0.02)
 
 
-def in_loop(opcode, line, times, block, loops=(), above=0):
+def in_loop(opcode, line, times, block, loops=(), above=0, before=0):
     """An instruction of the PTX; loads and stores are of the space in their opcode."""
     way, space, *_ = opcode.split(".")
     kind = {"ld": "load", "st": "store"}.get(way)
     counts = Counter({f"{space}_{kind}_requests": times}) if kind else Counter()
-    place = Place(block, loops, above)
+    place = Place(block, loops, above, before)
     return PtxCounts(Instruction(opcode, ()), line, times, counts, False, place)
 
 
@@ -196,6 +196,49 @@ def test_lanes_that_add_floats_in_shared_memory_take_turns():
         one = PtxCounts(opcode, 5, 100, counts, False, Place(1))
         found, _ = executions(segments, [one], warps=100)
         assert found == pytest.approx([100, times, 100], rel=0.02)
+
+
+def test_a_branch_around_code_without_an_anchor():
+    """Seven of ten warps run it, each of two times that ptxas has repeated the step."""
+    step = [segment([("LDS", 5), ("BRA", 6)], [2, 3]), segment([("IADD3", 7)] * 9, [3])]
+    again = [segment([("LDS", 5), ("BRA", 6)], [4, 5]), segment([("IADD3", 7)] * 9, [5])]
+    last = [segment([("BRA", 8)], [6, 1]), segment([("EXIT", 9)], [])]
+    segments = segment([("S2R", 1)], [1]), *step, *again, *last
+    counted = [
+        in_loop("mov.u32", 1, 100, 1),
+        in_loop("ld.shared.u32", 5, 1000, 2, (2,), above=1),
+        in_loop("bra.uni", 6, 1000, 2, (2,), above=1),
+        in_loop("add.s32", 7, 700, 3, (2,), before=2),
+        in_loop("bra.uni", 8, 1000, 4, (2,)),
+    ]
+    found, _ = executions(segments, counted, warps=100)
+    assert found == pytest.approx([100, 500, 350, 500, 350, 500, 100], rel=0.02)
+
+
+def test_loops_of_one_line_are_those_of_the_ptx_in_their_order():
+    """A loop that the source repeats, with nothing that is in both: 3 and 9 steps."""
+    segments = (
+        segment([("S2R", 1)], [1]),
+        segment([("LOP3", 5)] * 5 + [("BRA", 5)], [2, 1]),
+        segment([("MOV", 6)], [3]),
+        segment([("LOP3", 5)] * 5 + [("BRA", 5)], [4, 3]),
+        segment([("EXIT", 9)], []),
+    )
+    counted = steps_of_a_loop(300, count=5) + steps_of_a_loop(900, count=5, head=4)
+    found, _ = executions(segments, counted, warps=100)
+    assert found == pytest.approx([100, 300, 100, 900, 100], rel=0.03)
+
+
+def test_a_sum_that_ptxas_repeats_in_a_loop_is_not_the_ptx_one():
+    """Computed once before the loop by the PTX, in each of its steps by machine code."""
+    segments = (
+        segment([("FADD", 3)], [1]),
+        segment([("LDS", 5), ("FADD", 3), ("BRA", 5)], [2, 1]),
+        segment([("EXIT", 9)], []),
+    )
+    counted = [in_loop("ld.shared.f32", 5, 800, 2, (2,)), in_loop("add.f32", 3, 100, 1)]
+    found, _ = executions(segments, counted, warps=100)
+    assert found == pytest.approx([100, 800, 100], rel=0.01)
 
 
 def arithmetic(opcode, line, times):

@@ -9,6 +9,7 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, observer
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
+from kernelscope.timing.observer import STORE_NS
 from kernelscope.timing.work import (
     ATOMIC,
     CONSTANT_CLOCKS,
@@ -37,6 +38,11 @@ extern "C" __global__ void pick(const int* at, const float* x, float* y)
 extern "C" __global__ void spread(const float* x, float* y, int stride)
 {
     y[threadIdx.x * stride] = x[threadIdx.x];
+}
+extern "C" __global__ void spread_blocks(const float* x, float* y, int each)
+{
+    const int i = blockIdx.x * 256 + threadIdx.x;
+    y[each * i] = x[i];
 }
 extern "C" __global__ void structs(const float* x, float* y, int stride)
 {
@@ -243,6 +249,17 @@ def test_atomics_on_few_lines_find_few_slices_of_l2(kib):
     spread = 32 * (ATOMIC + UNEVEN * 96 / (2 * kib)) * at.size / H200.l2_gbps / 1e3
     loads = 32 * at.size / 8 / H200.l2_gbps / 1e3
     assert found == pytest.approx(spread + loads, rel=0.04)  # some of a warp meet in a sector
+
+
+def test_stores_of_many_warps_on_one_word_wait_for_each_other():
+    """16 blocks of 8 warps store a word each to one place, or each to its own."""
+    x = np.zeros(4096, np.float32)
+    meeting, apart = (
+        launched("spread_blocks", (16,), (256,), x, np.zeros(4096, np.float32), np.int32(each))
+        for each in (0, 1)
+    )
+    waited = meeting.bounds["L2"] - apart.bounds["L2"]
+    assert waited == pytest.approx(16 * 8 * STORE_NS / 1e3, rel=0.1)
 
 
 def test_words_from_anywhere_take_dram_a_piece_each():

@@ -47,6 +47,7 @@ _NO_WORK = frozenset(  # neither in PTX nor in machine code: the two need not ha
     "mov cvta ld st pragma bra brx ret exit bar barrier NOP MOV BRA BRX EXIT BAR BSSY BSYNC".split()
 )
 _LIGHT = 0.1  # weight of the steps of a loop whose loads, products and so on are anchors
+_LIGHTER = 0.03  # ... of a branch around code that has anchors
 _MOST_TRIPS = 1.5  # times the mean of a loop's trips: longer variants of it are left out
 _ALIKE = 0.7  # share of their lines that two loops have in common, if they are one
 _OF_DIVISION = 16  # machine instructions of one division of integers, about
@@ -450,7 +451,7 @@ def _branches(segments, anchors: set[int], counted) -> list[tuple[np.ndarray, fl
     for at, segment in enumerate(segments):
         before = [up for up, other in enumerate(segments) if at in other.follows]
         called = any(code.name == "CALL" for code in segment.code)
-        if at in anchors or called or len(before) != 1 or len(segment.follows) != 1:
+        if called or len(before) != 1 or len(segment.follows) != 1:
             continue
         if {at, *segment.follows} != set(segments[before[0]].follows):
             continue
@@ -460,7 +461,8 @@ def _branches(segments, anchors: set[int], counted) -> list[tuple[np.ndarray, fl
         if branch.name == "BRA" and some and some[1]:
             row = np.zeros(len(segments))
             row[at], row[before[0]] = 1.0, -some[0] / some[1]
-            found.append((row, 0.0, _LIGHT * warps * some[2] / some[1]))
+            weight = _LIGHTER if at in anchors else _LIGHT
+            found.append((row, 0.0, weight * warps * some[2] / some[1]))
     return found
 
 
@@ -541,8 +543,10 @@ class _Loops:
         half of the PTX's work is for the rest of such a loop: it gets no steps. A loop with another
         inside is taken as it stands in the PTX.
         """
-        alike: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)  # (work, header)
-        for loop in of_these:
+        alike: defaultdict[frozenset[int], list[tuple[float, int]]] = defaultdict(list)
+        for (
+            loop
+        ) in of_these:  # heads of the PTX's loops of the same lines -> (work, header) of these
             work = [c for at in loop.body for c in self.segments[at].code if _code_is_work(c)]
             own, outer = {code.line for code in work} - {0}, bool(self.inside[loop.header])
             common = {
@@ -551,9 +555,17 @@ class _Loops:
             head = max(common, key=common.get, default=0)
             if head and common[head] >= _ALIKE:
                 of_step = len(work) / max(1, self.ptx[head].work)
-                alike[head].append((1.0 if outer else of_step, loop.header))
+                twin = self.ptx[head].lines, self.ptx[head].work
+                same = [h for h in common if (self.ptx[h].lines, self.ptx[h].work) == twin]
+                alike[frozenset(same)].append((1.0 if outer else of_step, loop.header))
+        paired: dict[int, list[tuple[float, int]]] = {}
+        for heads, own in alike.items():
+            count, rest = divmod(len(own), len(heads))  # loops of one line, again and again
+            for number, head in enumerate(sorted(heads)):
+                own.sort(key=lambda one: one[1])
+                paired[head] = own[number * count : (number + 1) * count] if not rest else own
         found = {}
-        for head, own in alike.items():
+        for head, own in paired.items():
             whole = [work for work, _ in own if work >= 0.5]
             row = np.zeros(len(self.segments))
             for work, header in own:
