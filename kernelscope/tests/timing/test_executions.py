@@ -212,7 +212,7 @@ def test_a_branch_around_code_without_an_anchor():
         in_loop("bra.uni", 8, 1000, 4, (2,)),
     ]
     found, _ = executions(segments, counted, warps=100)
-    assert found == pytest.approx([100, 500, 350, 500, 350, 500, 100], rel=0.02)
+    assert found == pytest.approx([100, 500, 350, 500, 350, 500, 100], rel=0.05)
 
 
 def test_loops_of_one_line_are_those_of_the_ptx_in_their_order():
