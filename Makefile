@@ -99,10 +99,10 @@ proof: venv
 	PROOF=whole $(PYTEST) --timeout=1800 \
 	$$(grep -lrE "attn_devtools.shares|mark\.turns" tests kernelscope/tests --include='test_*.py')
 
-# The longest notebook starts first, so that no worker waits for it at the end.
+# The short notebooks, those of the first lessons, come last: no worker waits long for the other.
+NOTEBOOKS = $(shell find notebooks -name '*.ipynb' -not -path '*/.*' | LC_ALL=C sort -r)
 notebook-test: venv
-	$(NBVAL) -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-	notebooks/13_reading_the_profiler.ipynb notebooks
+	$(NBVAL) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(NOTEBOOKS)
 
 # ANYWHERE="--alone" is one run for each setting; "--list" names the settings of this machine.
 anywhere: venv
