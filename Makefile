@@ -17,8 +17,9 @@ KEPT += OPENBLAS_NUM_THREADS=$(or $(OPENBLAS_NUM_THREADS),1)
 # Outputs were stored with the BLAS kernels of their author's processor. They are compared with those
 # of the oldest that NumPy runs on, so a digit that depends on the processor fails on every machine.
 CORE ?= Nehalem
-NBVAL := $(KEPT) OPENBLAS_CORETYPE=$(CORE) $(BIN)/pytest -p attn_devtools.without_grammar \
-	-p no:anyio -p no:hypothesispytest -p no:cacheprovider --nbval \
+NBVAL := $(KEPT) OPENBLAS_CORETYPE=$(CORE) PYTHONSTARTUP="$$PWD/tests/notebooks/startup.py"
+NBVAL += $(BIN)/pytest -p attn_devtools.without_grammar -p no:anyio -p no:hypothesispytest \
+	-p no:cacheprovider --nbval \
 	--nbval-sanitize-with tests/notebooks/sanitize.cfg --nbval-cell-timeout 120
 
 # Packages of another Python would hide those of .venv, and IPython warns of another environment.
