@@ -17,8 +17,10 @@ KEPT += OPENBLAS_NUM_THREADS=$(or $(OPENBLAS_NUM_THREADS),1)
 # Outputs were stored with the BLAS kernels of their author's processor. They are compared with those
 # of the oldest that NumPy runs on, so a digit that depends on the processor fails on every machine.
 CORE ?= Nehalem
-NBVAL := $(KEPT) OPENBLAS_CORETYPE=$(CORE) $(BIN)/pytest --nbval \
-	--nbval-sanitize-with tests/notebooks/sanitize.cfg -p no:cacheprovider --nbval-cell-timeout 120
+NBVAL := $(KEPT) OPENBLAS_CORETYPE=$(CORE) PYTHONSTARTUP="$$PWD/tests/notebooks/startup.py"
+NBVAL += $(BIN)/pytest -p attn_devtools.without_grammar -p no:anyio -p no:hypothesispytest \
+	-p no:cacheprovider --nbval \
+	--nbval-sanitize-with tests/notebooks/sanitize.cfg --nbval-cell-timeout 120
 
 # Packages of another Python would hide those of .venv, and IPython warns of another environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
@@ -98,10 +100,10 @@ proof: venv
 	PROOF=whole $(PYTEST) --timeout=1800 \
 	$$(grep -lrE "attn_devtools.shares|mark\.turns" tests kernelscope/tests --include='test_*.py')
 
-# The longest notebook starts first, so that no worker waits for it at the end.
+# The short notebooks, those of the first lessons, come last: no worker waits long for the other.
+NOTEBOOKS = $(shell find notebooks -name '*.ipynb' -not -path '*/.*' | LC_ALL=C sort -r)
 notebook-test: venv
-	$(NBVAL) -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-	notebooks/13_reading_the_profiler.ipynb notebooks
+	$(NBVAL) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(NOTEBOOKS)
 
 # ANYWHERE="--alone" is one run for each setting; "--list" names the settings of this machine.
 anywhere: venv

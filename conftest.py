@@ -16,9 +16,7 @@ gc.set_threshold(200_000, 10, 10)
 # Tables of the commands fit the terminal: here a terminal of one width, whoever runs the tests.
 os.environ["COLUMNS"] = "120"
 
-# Where this package is found, an import of nbformat compiles the grammar of IRIs, which takes a
-# second in each worker; no notebook's check needs it.
-sys.modules["rfc3987_syntax"] = None
+pytest_plugins = ["attn_devtools.without_grammar"]
 
 
 def pytest_collection_modifyitems(config, items):

@@ -1,7 +1,8 @@
 """Compiled code in a folder: read again, and never where anything is not the same."""
 
 import pytest
-from kernelscope.compile import CompileError, compile_ptx, kept, nvrtc
+from kernelscope.compile import CompileError, compile_cubin, compile_ptx, kept, nvrtc
+from kernelscope.timing import machine_code
 
 SOURCE = 'extern "C" __global__ void k(float* x) { x[0] = VALUE; }'
 OPTIONS = ("-DVALUE=3.0f",)
@@ -53,3 +54,16 @@ def test_a_damaged_file_is_compiled_again(folder):
     for damage in (b"", b"no zlib", file.read_bytes()[:-9]):
         file.write_bytes(damage)
         assert compile_ptx(SOURCE, options=OPTIONS) == first
+
+
+def test_the_same_cubin_is_disassembled_once(folder, monkeypatch):
+    cubin = compile_cubin(SOURCE, options=OPTIONS).cubin
+    disassembled = machine_code.disassembled.__wrapped__
+    first = disassembled(cubin)
+    assert ".text.k" in first and len(list(folder.iterdir())) == 2
+    monkeypatch.setattr(machine_code, "_disassemble", lambda *_: pytest.fail("disassembled"))
+    assert disassembled(cubin) == first
+    other = compile_cubin(SOURCE, options=("-DVALUE=4.0f",)).cubin
+    for call in ((cubin, "-hex"), (other,)):
+        with pytest.raises(pytest.fail.Exception):
+            disassembled(*call)

@@ -5,8 +5,10 @@ writes that into each instruction: clocks until the next one, a scoreboard that 
 those that it waits for. NVRTC makes the cubin without a GPU; NVIDIA's nvdisasm prints it.
 """
 
+import hashlib
 import heapq
 import importlib.metadata
+import os
 import re
 import shutil
 import struct
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from io import BytesIO
 
-from ..compile import compile_cubin
+from ..compile import compile_cubin, keep, kept_path, read_kept
 from ..errors import BackendError, CompileError, CompilerFailedError, CompilerMissingError
 from ..events import Launch
 
@@ -139,13 +141,27 @@ def nvdisasm() -> str:
 def disassembled(cubin: bytes, *options: str) -> str:
     """Return nvdisasm's text of a cubin; options: such as "-hex", for encodings.
 
+    Kept in the folder of KERNELSCOPE_COMPILED: nvdisasm needs most of a second to start.
+
     Raises:
         BackendError: nvdisasm is not here, or refuses the cubin.
     """
+    program = nvdisasm()
+    state = os.stat(program)
+    key = cubin, options, program, state.st_mtime_ns, state.st_size
+    path = kept_path(hashlib.sha256(repr(key).encode()).hexdigest())
+    kept = read_kept(path)
+    if kept is None:
+        kept = {}, _disassemble(program, cubin, options).encode()
+        keep(path, *kept)
+    return kept[1].decode()
+
+
+def _disassemble(program: str, cubin: bytes, options: tuple[str, ...]) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [nvdisasm(), *options, "-c", file.name]
+        command = [program, *options, "-c", file.name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
     if done.returncode:
         raise BackendError(f"{PROGRAM}: {done.stderr.strip()[-400:]}")
