@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from kernelscope import RawKernel, RawModule, observe
 from kernelscope.timing import Time, observer
+from kernelscope.timing.executions import executions
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
 from kernelscope.timing.observer import STORE_NS
@@ -43,6 +44,11 @@ extern "C" __global__ void spread_blocks(const float* x, float* y, int each)
 {
     const int i = blockIdx.x * 256 + threadIdx.x;
     y[each * i] = x[i];
+}
+extern "C" __global__ void stride(const float* x, float* y, int n)
+{
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        y[i] = x[i];
 }
 extern "C" __global__ void structs(const float* x, float* y, int stride)
 {
@@ -200,6 +206,26 @@ def test_an_array_that_begins_inside_a_piece():
     touched.touch(1, "read", np.array([4136, 4160, 4292], np.uint64), 4)
     assert touched.aligned_pieces("read", 64, 1) == [(176, 3, 3)]
     assert touched.aligned_pieces("read", 64, 16) == [(176, 3, 0)]
+
+
+@pytest.mark.parametrize("trips", [3, 7, 33])
+def test_a_loop_through_an_array_loses_no_step(monkeypatch, trips):
+    """The compiler makes two loops of one line: the rest, and four steps at a time."""
+    seen, work_of = {}, observer.work_of
+
+    def kept(*arguments):
+        seen["machine"], seen["counted"], _, seen["shape"], _ = arguments
+        return work_of(*arguments)
+
+    monkeypatch.setattr(observer, "work_of", kept)
+    n = 16 * 64 * trips - 50
+    x, y = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    launched("stride", (16,), (64,), x, y, np.int32(n), blocks=8)
+    warps = seen["shape"].blocks * seen["shape"].warps
+    counts, _ = executions(seen["machine"].segments, seen["counted"], warps)
+    both = zip(seen["machine"].segments, counts, strict=True)
+    loads = sum(times * sum(code.name == "LDG" for code in one.code) for one, times in both)
+    assert loads == pytest.approx(warps * trips, rel=0.02)
 
 
 def test_blocks_that_do_nothing_are_dealt_out_one_after_another():

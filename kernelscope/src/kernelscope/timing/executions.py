@@ -552,9 +552,10 @@ class _Loops:
             common = {
                 h: _common(own, one.lines) for h, one in self.ptx.items() if one.outer == outer
             }
-            head = max(common, key=common.get, default=0)
+            steps = {h: len(work) / max(1, self.ptx[h].work) for h in common}  # the rest, or four
+            head = max(common, key=lambda h: (common[h], -abs(np.log(steps[h] or 1e-9))), default=0)
             if head and common[head] >= _ALIKE:
-                of_step = len(work) / max(1, self.ptx[head].work)
+                of_step = steps[head]
                 twin = self.ptx[head].lines, self.ptx[head].work
                 same = [h for h in common if (self.ptx[h].lines, self.ptx[h].work) == twin]
                 alike[frozenset(same)].append((1.0 if outer else of_step, loop.header))
