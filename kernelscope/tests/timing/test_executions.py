@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from kernelscope.ptx.syntax import Instruction
+from kernelscope.timing import executions as executions_module
 from kernelscope.timing.executions import Place, PtxCounts, executions, may_fuse, nonnegative
 from kernelscope.timing.machine_code import Code, Segment, loops_of
 from kernelscope.timing.work import UNITS, clocks_of_no_lane
@@ -213,6 +214,25 @@ def test_a_branch_around_code_without_an_anchor():
     ]
     found, _ = executions(segments, counted, warps=100)
     assert found == pytest.approx([100, 500, 350, 500, 350, 500, 100], rel=0.05)
+
+
+@pytest.mark.parametrize("most", [executions_module.MOST_UNKNOWNS, 1])
+def test_a_branch_that_all_warps_take_alike(monkeypatch, most):
+    """Also in code with more edges than are solved for, where each line counts by itself."""
+    monkeypatch.setattr(executions_module, "MOST_UNKNOWNS", most)
+    segments = (
+        segment([("S2R", 1), ("BRA", 1)], [1, 2]),
+        segment([("IADD3", 7)] * 9, [2]),
+        segment([("LDG", 8)] * 2, [3]),
+        segment([("EXIT", 9)], []),
+    )
+    counted = [
+        in_loop("bra.uni", 1, 100, 1),
+        in_loop("add.s32", 7, 100, 2, before=1),
+        *[in_loop("ld.global.u32", 8, 100, 3)] * 2,
+    ]
+    found, _ = executions(segments, counted, warps=100)
+    assert found == pytest.approx([100, 100, 100, 100], rel=0.01)
 
 
 def test_loops_of_one_line_are_those_of_the_ptx_in_their_order():

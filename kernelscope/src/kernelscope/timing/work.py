@@ -157,12 +157,10 @@ class Traffic:
                 of_line = self.matches[one.line]
                 of_line[0] += one.counts["match_values"]
                 of_line[1] += one.executions
-            if one.merged or " " not in kind:
+            if one.merged or " " not in kind or kind.startswith("local"):
                 continue
             key, counts = (one.line, kind), one.counts
-            self.requests[key] += one.machine_instructions if one.swaps else one.executions
-            if kind.startswith("local"):
-                continue
+            self.requests[key] += one.machine_instructions
             if kind.startswith("shared"):
                 self.passes[key] += counts[kind.replace(" ", "_") + "_wavefronts"]
                 continue
@@ -214,7 +212,7 @@ class Traffic:
 
 
 def words_of(opcode: str) -> int:
-    """Return how many registers of 4 bytes a load of this opcode sets in a lane."""
+    """Return how many registers of 4 bytes a load or store of this opcode has in a lane."""
     *parts, kind = opcode.split(".")
     several = next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
     bits = int(kind[1:]) if kind[1:].isdigit() else 32
@@ -478,7 +476,7 @@ def copy_bytes(gpu: GpuConstants, read: float, written: float) -> float:
 
 
 def atomic_times(traffic: Traffic, reuse: Reuse) -> dict[int, float]:
-    """Line -> nanoseconds of its share of the atomics on the hottest line, one after another."""
+    """Line -> nanoseconds of its share of the atomics on the hottest lines of L2."""
     shares = shares_of(traffic, "global atomic")
     return {line: reuse.hottest * share for line, share in shares.items()}
 
