@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernelscope.ptx.syntax import Instruction
 from kernelscope.timing import executions as executions_module
-from kernelscope.timing.executions import Place, PtxCounts, executions, may_fuse, nonnegative
+from kernelscope.timing.executions import BlockPlace, PtxCounts, executions, may_fuse, nonnegative
 from kernelscope.timing.machine_code import Code, Segment, loops_of
 from kernelscope.timing.work import UNITS, clocks_of_no_lane
 
@@ -17,12 +17,14 @@ def code(name, line, target=""):
 
 def load(line, times, block):
     counts = Counter(global_load_requests=times)
-    return PtxCounts(Instruction("ld.global.f32", ()), line, times, counts, False, Place(block))
+    return PtxCounts(
+        Instruction("ld.global.f32", ()), line, times, counts, False, BlockPlace(block)
+    )
 
 
 def store(line, times):
     counts = Counter(global_store_requests=times)
-    return PtxCounts(Instruction("st.global.f32", ()), line, times, counts, False, Place(2))
+    return PtxCounts(Instruction("st.global.f32", ()), line, times, counts, False, BlockPlace(2))
 
 
 def segment(names, follows):
@@ -104,7 +106,7 @@ def in_loop(opcode, line, times, block, loops=(), above=0, before=0):
     way, space, *_ = opcode.split(".")
     kind = {"ld": "load", "st": "store"}.get(way)
     counts = Counter({f"{space}_{kind}_requests": times}) if kind else Counter()
-    place = Place(block, loops, above, before)
+    place = BlockPlace(block, loops, above, before)
     return PtxCounts(Instruction(opcode, ()), line, times, counts, False, place)
 
 
@@ -194,7 +196,7 @@ def test_lanes_that_add_floats_in_shared_memory_take_turns():
     )
     for kind, times in (("f32", 700), ("u32", 100)):
         opcode = Instruction(f"atom.shared.add.{kind}", ())
-        one = PtxCounts(opcode, 5, 100, counts, False, Place(1))
+        one = PtxCounts(opcode, 5, 100, counts, False, BlockPlace(1))
         found, _ = executions(segments, [one], warps=100)
         assert found == pytest.approx([100, times, 100], rel=0.02)
 
@@ -262,7 +264,7 @@ def test_a_sum_that_ptxas_repeats_in_a_loop_is_not_the_ptx_one():
 
 
 def arithmetic(opcode, line, times):
-    return PtxCounts(Instruction(opcode, ()), line, times, Counter(), False, Place(1))
+    return PtxCounts(Instruction(opcode, ()), line, times, Counter(), False, BlockPlace(1))
 
 
 def integer_loop(extra=()):
@@ -291,7 +293,9 @@ def test_arithmetic_joins_a_loop_without_products():
 def steps_of_a_loop(times, count=8, line=5, head=3):
     """A loop of the PTX whose block `head` runs `times` times, with `count` instructions."""
     return [
-        PtxCounts(Instruction("xor.b32", ()), line, times, Counter(), False, Place(head, (head,)))
+        PtxCounts(
+            Instruction("xor.b32", ()), line, times, Counter(), False, BlockPlace(head, (head,))
+        )
         for _ in range(count)
     ]
 
@@ -333,7 +337,7 @@ def test_counts_of_bits_join_code():
 @pytest.mark.parametrize("calls", [0, 70])
 def test_a_slow_path_runs_as_often_as_it_is_called(calls):
     counts = Counter(slow_paths=calls)
-    divided = PtxCounts(Instruction("div.rn.f32", ()), 5, 300, counts, False, Place(1))
+    divided = PtxCounts(Instruction("div.rn.f32", ()), 5, 300, counts, False, BlockPlace(1))
     segments = (
         segment([("MUFU", 5), ("FCHK", 5), *[("FFMA", 5)] * 5, ("BRA", 5)], [1, 2]),
         segment([("CALL", 5), *[("LOP3", 5)] * 30], [2]),

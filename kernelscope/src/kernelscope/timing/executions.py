@@ -56,7 +56,7 @@ _NO_PRODUCT = ("MOV", "SHL", "IADD", "X")  # parts of an IMAD that moves, shifts
 
 
 @dataclass(frozen=True)
-class Place:
+class BlockPlace:
     """Where a PTX instruction stands. block: number of its basic block, from 1; loops: the blocks
     that head the loops around it, the innermost first; above: of a block that heads a loop, the
     nearest block outside that every way to it passes, 0 for none; before: the only block that leads
@@ -82,7 +82,7 @@ class PtxCounts:
     executions: int
     counts: Counter
     merged: bool  # into another shared access
-    place: Place = Place()
+    place: BlockPlace = BlockPlace()
     l1_missing: float = 1.0
     l1_waiting: float = 1.0
     of_warps: np.ndarray | None = None

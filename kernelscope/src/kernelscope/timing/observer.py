@@ -15,7 +15,7 @@ from ..watch.counters.patterns import TouchedBytes
 from ..watch.counters.traffic import Lanes
 from .caches import SECTOR_BYTES, HotLines, SectorStreams
 from .estimate import estimated
-from .executions import Place, PtxCounts, has_slow_path
+from .executions import BlockPlace, PtxCounts, has_slow_path
 from .gpus import GpuConstants, gpu
 from .machine_code import Segment, loops_of, machine_code
 from .model import Prediction, predict
@@ -205,7 +205,7 @@ class Time(Counters):
             before, old = self._before.get(id(instruction), (0, Counter()))
             counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
             executed = scale * (executions - before)
-            place = blocks.get(id(instruction), Place())
+            place = blocks.get(id(instruction), BlockPlace())
             by_warp = self._by_warp.get(id(instruction))
             found.append(
                 PtxCounts(instruction, line, executed, counts, merged, place, of_warps=by_warp)
@@ -319,7 +319,7 @@ def match_values(event: InstructionEvent) -> int:
     return np.unique((event.lanes >> 5).astype(np.uint64) << np.uint64(32) | lanes).size
 
 
-def basic_blocks(launch: Launch) -> dict[int, Place]:
+def basic_blocks(launch: Launch) -> dict[int, BlockPlace]:
     """Return where each PTX instruction stands, by its id."""
     found, number = {}, 0
     for function in launch.source.module.functions.values():
@@ -339,7 +339,7 @@ def basic_blocks(launch: Launch) -> dict[int, Place]:
         for at, block in enumerate(blocks):
             leading = before[at]
             above = [up for one in loops if one.header == at for up in one.above[:1]]
-            place = Place(
+            place = BlockPlace(
                 number + 1 + at,
                 tuple(number + 1 + one.header for one in loops if at in one.body),
                 number + 1 + above[0] if above else 0,
