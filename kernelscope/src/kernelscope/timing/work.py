@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .caches import SECTOR_BYTES
 from .executions import KINDS, PtxCounts, codes, executions, may_fuse, of_several
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
@@ -15,7 +16,6 @@ from .uneven import Unevenness, longest_warps
 
 UNITS = tuple("issue fma alu fp64 mufu tensor memory fill constant together".split())
 OF_SCHEDULER = np.array([1] * 6 + [0] * 4, bool)  # units of which each scheduler has its own
-SECTOR_BYTES = 32
 FILL_BYTES = 64  # between L1 and L2, a clock and SM
 TAGS = 2  # lines that L1 looks up in a clock
 CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load, as measured
@@ -115,7 +115,6 @@ class LaunchWork:
     barriers: bool
     machine_instructions: float
     registers: int
-    code: int = 0  # instructions that ran at least once
 
 
 def resident_blocks(gpu: GpuConstants, warps: int, registers: int, shared_bytes: int) -> int:
