@@ -327,7 +327,7 @@ def _anchors(segments, counted: list[PtxCounts], loops: "_Loops") -> _Anchors:
         deepest = max(depth_of[block] for block in blocks)
         again = key[1] in ("float32", "float64")
         own = {at for at, n in enumerate(loops.depth) if n <= deepest or not again}
-        for row, times in _of_one_kind(segments, own, key, blocks, loop_of, loops.copies):
+        for row, times in _of_one_kind(own, key, blocks, loop_of, loops):
             keys.append(key)
             rows.append(row)
             wanted.append(times)
@@ -344,7 +344,7 @@ def _anchors(segments, counted: list[PtxCounts], loops: "_Loops") -> _Anchors:
 
 
 def _of_one_kind(
-    segments, own: set[int], key: tuple[int, str], blocks: dict[int, list[float]], loop_of, copies
+    own: set[int], key: tuple[int, str], blocks: dict[int, list[float]], loop_of, loops: "_Loops"
 ) -> list[tuple[np.ndarray, float]]:
     """((segments,) machine instructions of a line and kind, their executions) of each anchor.
 
@@ -354,13 +354,11 @@ def _of_one_kind(
     that divides them. Where not every block is found so, an anchor is those of a loop of the PTX
     and its copies, or all of them.
     """
-    counts = [
-        at in own and sum((code.line, KINDS.get(code.name, "")) == key for code in segment.code)
-        for at, segment in enumerate(segments)
-    ]
-    rows: defaultdict[int | None, np.ndarray] = defaultdict(lambda: np.zeros(len(segments)))
-    for at, count in enumerate(counts):
-        if count:
+    size, copies = len(loops.segments), loops.copies
+    rows: defaultdict[int | None, np.ndarray] = defaultdict(lambda: np.zeros(size))
+    for at, has in enumerate(loops.has):
+        count = has[key]
+        if count and at in own:
             fits = [block for block, each in blocks.items() if count % len(each) == 0]
             rows[max(fits, key=lambda b: len(blocks[b])) if fits else None][at] += count
     if not rows:
@@ -370,7 +368,7 @@ def _of_one_kind(
     all_of_them, heads = sum(rows.values()), {head for head, _ in copies.values()}
     parts = []
     for head in {loop_of[block] * (loop_of[block] in heads) for block in blocks}:
-        home = [copies.get(at, (0, 0.0))[0] == head for at in range(len(segments))]
+        home = [copies.get(at, (0, 0.0))[0] == head for at in range(size)]
         inside = [b for b in blocks if loop_of[b] * (loop_of[b] in heads) == head]
         parts.append((all_of_them * home, sum(sum(blocks[block]) for block in inside)))
     complete = sum(row for row, _ in parts).sum() == all_of_them.sum()
@@ -490,14 +488,19 @@ class _PtxLoop:
 class _Loops:
     """The loops of machine code and of the PTX, and which are alike.
 
-    depth: (segments) loops around each; ptx: block that heads a loop -> the loop, of those that
-    ran; inside: header of a loop of machine code -> segments of the loops inside it; copies:
-    segment -> (block that heads a loop of the PTX, steps of it that the segment has), of segments
-    in loops, and of longer ones that ptxas has put beside them.
+    has: (segments) how many instructions of a (line, kind) each has; depth: (segments) loops around
+    each; ptx: block that heads a loop -> the loop, of those that ran; inside: header of a loop of
+    machine code -> segments of the loops inside it; copies: segment -> (block that heads a loop of
+    the PTX, steps of it that the segment has), of segments in loops, and of longer ones that ptxas
+    has put beside them.
     """
 
     def __init__(self, segments: tuple[Segment, ...], counted: list[PtxCounts]):
         self.segments, self.machine = segments, loops_of(segments)
+        self.has = [
+            Counter((code.line, KINDS.get(code.name, "")) for code in segment.code)
+            for segment in segments
+        ]
         self.depth = [sum(at in loop.body for loop in self.machine) for at in range(len(segments))]
         self.inside = {
             loop.header: {
@@ -523,7 +526,7 @@ class _Loops:
         inner = [(head, loop) for head, loop in self.ptx.items() if not loop.outer]
         inner.sort(key=lambda one: len(one[1].own))  # the one with the longest steps is taken
         for at, segment in enumerate(self.segments):
-            has = Counter((code.line, KINDS.get(code.name, "")) for code in segment.code)
+            has = self.has[at]
             own = {code.line for code in segment.code if _code_is_work(code)} - {0}
             for head, loop in inner:
                 shared = [has[key] / n for key, n in loop.of_step.items() if has[key]]
