@@ -251,6 +251,23 @@ def test_loops_of_one_line_are_those_of_the_ptx_in_their_order():
     assert found == pytest.approx([100, 300, 100, 900, 100], rel=0.03)
 
 
+@pytest.mark.parametrize("lines", [(2, 3), (12, 13)])
+def test_lines_and_blocks_of_the_same_numbers_are_not_confused(lines):
+    """A loop of lines 2 and 3 beside one with the block 2 of the PTX and the header 3."""
+    segments = (
+        segment([("S2R", 50)], [1]),
+        segment([("S2R", 50)], [2]),
+        segment([("S2R", 50)], [3]),
+        segment([("LOP3", 60)] * 5 + [("BRA", 60)], [4, 3]),
+        segment([("LOP3", line) for line in lines] * 3 + [("BRA", lines[0])], [5, 4]),
+        segment([("EXIT", 99)], []),
+    )
+    counted = steps_of_a_loop(900, count=5, line=60, head=2)
+    counted += [arithmetic("xor.b32", line, 1000) for line in lines]
+    found, _ = executions(segments, counted, warps=100)
+    assert found[3:5] == pytest.approx([900, 2000 / 6], rel=0.02)
+
+
 def test_a_sum_that_ptxas_repeats_in_a_loop_is_not_the_ptx_one():
     """Computed once before the loop by the PTX, in each of its steps by machine code."""
     segments = (

@@ -403,8 +403,9 @@ def _weak_anchors(
     anchors = {at for at in range(len(segments)) if anchored[at]}
     bare = [one for one in loops.machine if not anchors & (one.body - loops.inside[one.header])]
     light = loops.iterations([one for one in loops.machine if one not in bare])
-    found = loops.iterations(bare)
-    stepped = {header for _, *headers in found for header in headers}
+    steps = loops.iterations(bare)
+    stepped = {header for _, *headers in steps for header in headers}
+    found: dict[tuple[int, ...], tuple[np.ndarray, float]] = {}  # by lines
     for loop in bare:
         if loop.header in stepped or anchors & loop.body:
             continue
@@ -419,14 +420,16 @@ def _weak_anchors(
         rows = [one for of_line in own.values() for one in of_line]
         all_work = _joined(segments, lines, rows, _is_work, _code_is_work)
         found |= products or ({tuple(own): all_work} if all_work[1] else {})
-    joined = anchored | (sum((row for row, _ in found.values()), 0.0 * anchored) > 0)
+    so_far = [*steps.values(), *found.values()]
+    joined = anchored | (sum((row for row, _ in so_far), 0.0 * anchored) > 0)
     divided = {one.line for one in counted if _divides_integers(one.instruction)}
     for line in sorted(divided):
         rows = [one for one in counted if one.line == line]
         row, times = _joined(segments, {line}, rows, _is_work, _code_is_work)
         if times and (row[~joined] >= _OF_DIVISION).any():
             found[line,] = row, times
-    weak = [(*one, 1.0) for one in found.values()] + [(*one, _LIGHT) for one in light.values()]
+    weak = [(*one, 1.0) for one in [*steps.values(), *found.values()]]
+    weak += [(*one, _LIGHT) for one in light.values()]
     return weak + _branches(segments, anchors, counted)
 
 
