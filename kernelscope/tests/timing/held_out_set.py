@@ -1,7 +1,7 @@
 """The kernels of the sets held_out*/: their calls, for the simulator and for a GPU.
 
 Those of all sets but the first were measured before anything predicted them. The rules of the time
-model were changed for what each of the first four had shown.
+model were changed for what each set had shown.
 """
 
 import tomllib

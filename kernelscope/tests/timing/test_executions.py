@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from kernelscope.ptx.syntax import Instruction
+from kernelscope.timing import executions as executions_module
 from kernelscope.timing.executions import BlockPlace, PtxCounts, executions, may_fuse, nonnegative
 from kernelscope.timing.machine_code import Code, Segment, loops_of
 from kernelscope.timing.work import UNITS, clocks_of_no_lane
@@ -217,6 +218,25 @@ def test_a_branch_around_code_without_an_anchor():
     assert found == pytest.approx([100, 500, 350, 500, 350, 500, 100], rel=0.05)
 
 
+@pytest.mark.parametrize("most", [executions_module.MOST_UNKNOWNS, 1])
+def test_a_branch_that_all_warps_take_alike(monkeypatch, most):
+    """Also in code with more edges than are solved for, where each line counts by itself."""
+    monkeypatch.setattr(executions_module, "MOST_UNKNOWNS", most)
+    segments = (
+        segment([("S2R", 1), ("BRA", 1)], [1, 2]),
+        segment([("IADD3", 7)] * 9, [2]),
+        segment([("LDG", 8)] * 2, [3]),
+        segment([("EXIT", 9)], []),
+    )
+    counted = [
+        in_loop("bra.uni", 1, 100, 1),
+        in_loop("add.s32", 7, 100, 2, before=1),
+        *[in_loop("ld.global.u32", 8, 100, 3)] * 2,
+    ]
+    found, _ = executions(segments, counted, warps=100)
+    assert found == pytest.approx([100, 100, 100, 100], rel=0.01)
+
+
 def test_loops_of_one_line_are_those_of_the_ptx_in_their_order():
     """A loop that the source repeats, with nothing that is in both: 3 and 9 steps."""
     segments = (
@@ -229,6 +249,23 @@ def test_loops_of_one_line_are_those_of_the_ptx_in_their_order():
     counted = steps_of_a_loop(300, count=5) + steps_of_a_loop(900, count=5, head=4)
     found, _ = executions(segments, counted, warps=100)
     assert found == pytest.approx([100, 300, 100, 900, 100], rel=0.03)
+
+
+@pytest.mark.parametrize("lines", [(2, 3), (12, 13)])
+def test_lines_and_blocks_of_the_same_numbers_are_not_confused(lines):
+    """A loop of lines 2 and 3 beside one with the block 2 of the PTX and the header 3."""
+    segments = (
+        segment([("S2R", 50)], [1]),
+        segment([("S2R", 50)], [2]),
+        segment([("S2R", 50)], [3]),
+        segment([("LOP3", 60)] * 5 + [("BRA", 60)], [4, 3]),
+        segment([("LOP3", line) for line in lines] * 3 + [("BRA", lines[0])], [5, 4]),
+        segment([("EXIT", 99)], []),
+    )
+    counted = steps_of_a_loop(900, count=5, line=60, head=2)
+    counted += [arithmetic("xor.b32", line, 1000) for line in lines]
+    found, _ = executions(segments, counted, warps=100)
+    assert found[3:5] == pytest.approx([900, 2000 / 6], rel=0.02)
 
 
 def test_a_sum_that_ptxas_repeats_in_a_loop_is_not_the_ptx_one():

@@ -71,6 +71,25 @@ extern "C" __global__ void count(const int* at, float* y)
 {
     atomicAdd(y + at[blockIdx.x * blockDim.x + threadIdx.x], 1.0f);
 }
+extern "C" __global__ void swap(const float* x, float* y, int n)
+{
+    float a = 0.0f, b = 1.0f;
+    for (int j = 0; j < n; ++j) {
+        if (x[j] > 0.5f) {
+            a += x[j] * b;
+            __syncthreads();
+            b = a;
+        } else {
+            const float t = a;
+            a = b;
+            b = t;
+        }
+        if (a > 5.0f) {
+            break;
+        }
+    }
+    y[threadIdx.x] = a + b;
+}
 __constant__ float table[64];
 extern "C" __global__ void look_up(const int* at, float* y)
 {
@@ -286,6 +305,17 @@ def test_stores_of_many_warps_on_one_word_wait_for_each_other():
     )
     waited = meeting.bounds["L2"] - apart.bounds["L2"]
     assert waited == pytest.approx(16 * 8 * STORE_NS / 1e3, rel=0.1)
+
+
+def test_guessed_machine_code_has_blocks_that_only_move_values(monkeypatch):
+    monkeypatch.setattr(observer, "machine_code", lambda *_: None)
+    short, long = (
+        launched("swap", (1,), (64,), np.zeros(64, np.float32), np.zeros(64, np.float32), steps)
+        for steps in (np.int32(0), np.int32(60))
+    )
+    assert "guessed from PTX" in long.notes[-1]
+    assert long.machine_instructions > short.machine_instructions + 2 * 60 * 5
+    assert long.us > 1.5 * short.us
 
 
 def test_words_from_anywhere_take_dram_a_piece_each():

@@ -82,7 +82,7 @@ class SectorStreams:
 
 
 class HotLines:
-    """Atomics of a launch that meet in L2. first_block: number of the chunk's first.
+    """Atomics, or stores, of a launch that meet in L2. first_block: number of the chunk's first.
 
     What warps ask of a sector is done one after another: an operation, or more where lanes want one
     address. The lines of a stretch of memory go to two slices of L2 by turns, and a slice takes
@@ -95,7 +95,7 @@ class HotLines:
         self._parts: list[np.ndarray] = []  # (sector, operations, of floats, first, last block)
 
     def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int, floats: bool) -> None:
-        """Atomics of one instruction. lanes: (lanes,) of the chunk; address: of each."""
+        """Accesses of one instruction. lanes: (lanes,) of the chunk; address: of each."""
         address, warp = address.astype(np.int64), lanes.astype(np.int64) // 32
         order = np.lexsort((address, warp))
         address, warp = address[order], warp[order]
@@ -123,7 +123,8 @@ class HotLines:
         )
 
     def most(self, scale: float, slices: int) -> tuple[float, float]:
-        """Return (nanoseconds of the hottest ones, stretches that each are in one slice of L2).
+        """Return (nanoseconds of the slice or sector that takes longest, stretches that each are in
+        one slice of L2): (0, infinity) if there are none.
 
         scale: of those that blocks share, to all; slices: of L2, over which the others are spread.
         """

@@ -43,6 +43,11 @@ def estimated(launch: Launch) -> MachineCode:
         part = function.body[start:end]
         code = [c for one in part for c in waits.code(one, launch.source.own_line(one))]
         last = part[-1]
+        if not code:  # a block of moves, or of a fence
+            line = launch.source.own_line(last)
+            code.append(
+                Code("MOV", (), "", False, line, _STALL, NO_SCOREBOARD, NO_SCOREBOARD, 0, "")
+            )
         after = followers(last, end, function)
         if last.opcode in ("ret", "exit"):
             after = [end] if last.guard else []

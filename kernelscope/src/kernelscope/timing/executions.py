@@ -46,7 +46,7 @@ MOST_SUSPECTS = 12
 _NO_WORK = frozenset(  # neither in PTX nor in machine code: the two need not have as many
     "mov cvta ld st pragma bra brx ret exit bar barrier NOP MOV BRA BRX EXIT BAR BSSY BSYNC".split()
 )
-_LIGHT = 0.1  # weight of the steps of a loop whose loads, products and so on are anchors
+_LIGHT = 0.1  # weight of a branch, and of the steps of a loop that has loads and so on as anchors
 _LIGHTER = 0.03  # ... of a branch around code that has anchors
 _MOST_TRIPS = 1.5  # times the mean of a loop's trips: longer variants of it are left out
 _ALIKE = 0.7  # share of their lines that two loops have in common, if they are one
@@ -82,7 +82,7 @@ class PtxCounts:
     executions: int
     counts: Counter
     merged: bool  # into another shared access
-    place: "BlockPlace" = BlockPlace()
+    place: BlockPlace = BlockPlace()
     l1_missing: float = 1.0
     l1_waiting: float = 1.0
     of_warps: np.ndarray | None = None
@@ -177,11 +177,11 @@ def executions(
     counted = list(counted)
     edges = [(-1, 0)] + [(at, to) for at, s in enumerate(segments) for to in s.follows]
     edges += [(at, OUT) for at, s in enumerate(segments) if s.follows and s.code[-1].name == "EXIT"]
-    if len(edges) > MOST_UNKNOWNS:
-        anchors = _anchors(segments, counted, _Loops(segments, counted))
-        return _by_line(len(segments), anchors, warps), {}
     loops = _Loops(segments, counted)
-    system = _System(segments, edges, _anchors(segments, counted, loops), warps)
+    anchors = _anchors(segments, counted, loops)
+    if len(edges) > MOST_UNKNOWNS:
+        return _by_line(len(segments), anchors, warps), {}
+    system = _System(segments, edges, anchors, loops.machine, warps)
     found = system.without(loops.too_long(), system.solve())
     for suspect in system.suspects(found)[:MOST_SUSPECTS]:
         found = system.without([suspect], found)
@@ -192,8 +192,10 @@ def executions(
 class _System:
     """The equations for the edges' counts. allowed: (edges,) bool, those that may be taken."""
 
-    def __init__(self, segments, edges: list, anchors: "_Anchors", warps: int):
-        self.segments, self.edges, self.warps = segments, edges, warps
+    def __init__(
+        self, segments, edges: list, anchors: "_Anchors", loops: list[NaturalLoop], warps: int
+    ):
+        self.segments, self.edges, self.loops, self.warps = segments, edges, loops, warps
         rows, wanted = anchors.rows, anchors.wanted
         self.entered = np.zeros((len(segments), len(edges)))
         self.left = np.zeros_like(self.entered)
@@ -208,7 +210,6 @@ class _System:
         self.more = -np.eye(len(wanted))[:, anchors.least]  # how far beyond a least one may be
         self.length = np.array([len(s.code) for s in segments]) @ self.entered
         self.flowing = [at for at, s in enumerate(segments) if s.follows]
-        self.loops = loops_of(segments)
         self.allowed = np.ones(len(edges), bool)
 
     def error(self, found: np.ndarray) -> float:
@@ -294,7 +295,8 @@ class _System:
 
 @dataclass(frozen=True)
 class _Anchors:
-    """rows: (anchors, segments) machine instructions; wanted: (anchors,) executions of these.
+    """rows: (anchors, segments) machine instructions, or runs of a segment less a share of those of
+    another; wanted: (anchors,) executions of these.
 
     least: (anchors,) bool, there may be more: a guarded instruction is issued whenever its segment
     runs, where the PTX jumps over it, and a sum may be part of a multiply-add or not; weight:
@@ -324,8 +326,8 @@ def _anchors(segments, counted: list[PtxCounts], loops: "_Loops") -> _Anchors:
         # A sum that ptxas computes again in each step of a loop inside is not the PTX's.
         deepest = max(depth_of[block] for block in blocks)
         again = key[1] in ("float32", "float64")
-        own = [at for at, n in enumerate(loops.depth) if n <= deepest or not again]
-        for row, times in _of_one_kind(segments, own, key, blocks, loop_of, loops.copies):
+        own = {at for at, n in enumerate(loops.depth) if n <= deepest or not again}
+        for row, times in _of_one_kind(own, key, blocks, loop_of, loops):
             keys.append(key)
             rows.append(row)
             wanted.append(times)
@@ -342,7 +344,7 @@ def _anchors(segments, counted: list[PtxCounts], loops: "_Loops") -> _Anchors:
 
 
 def _of_one_kind(
-    segments, own: list[int], key: tuple[int, str], blocks: dict[int, list[float]], loop_of, copies
+    own: set[int], key: tuple[int, str], blocks: dict[int, list[float]], loop_of, loops: "_Loops"
 ) -> list[tuple[np.ndarray, float]]:
     """((segments,) machine instructions of a line and kind, their executions) of each anchor.
 
@@ -352,13 +354,11 @@ def _of_one_kind(
     that divides them. Where not every block is found so, an anchor is those of a loop of the PTX
     and its copies, or all of them.
     """
-    counts = [
-        at in own and sum((code.line, KINDS.get(code.name, "")) == key for code in segment.code)
-        for at, segment in enumerate(segments)
-    ]
-    rows: defaultdict[int | None, np.ndarray] = defaultdict(lambda: np.zeros(len(segments)))
-    for at, count in enumerate(counts):
-        if count:
+    size, copies = len(loops.segments), loops.copies
+    rows: defaultdict[int | None, np.ndarray] = defaultdict(lambda: np.zeros(size))
+    for at, has in enumerate(loops.has):
+        count = has[key]
+        if count and at in own:
             fits = [block for block, each in blocks.items() if count % len(each) == 0]
             rows[max(fits, key=lambda b: len(blocks[b])) if fits else None][at] += count
     if not rows:
@@ -368,9 +368,9 @@ def _of_one_kind(
     all_of_them, heads = sum(rows.values()), {head for head, _ in copies.values()}
     parts = []
     for head in {loop_of[block] * (loop_of[block] in heads) for block in blocks}:
-        home = [copies.get(at, (0, 0.0))[0] == head for at in range(len(segments))]
-        own = [b for b in blocks if loop_of[b] * (loop_of[b] in heads) == head]
-        parts.append((all_of_them * home, sum(sum(blocks[block]) for block in own)))
+        home = [copies.get(at, (0, 0.0))[0] == head for at in range(size)]
+        inside = [b for b in blocks if loop_of[b] * (loop_of[b] in heads) == head]
+        parts.append((all_of_them * home, sum(sum(blocks[block]) for block in inside)))
     complete = sum(row for row, _ in parts).sum() == all_of_them.sum()
     if complete and all(row.any() for row, _ in parts):
         return parts
@@ -395,7 +395,7 @@ def _weak_anchors(
     segments, counted, anchored: np.ndarray, loops: "_Loops"
 ) -> list[tuple[np.ndarray, float, float]]:
     """((segments,) machine instructions, executions, weight) of loops, and of divisions of
-    integers, without an anchor. The steps of other loops have little weight.
+    integers, without an anchor. The steps of other loops, and branches, have little weight.
 
     ptxas makes one product of one product; where a loop has none, of all arithmetic of its lines
     about as many instructions.
@@ -403,8 +403,9 @@ def _weak_anchors(
     anchors = {at for at in range(len(segments)) if anchored[at]}
     bare = [one for one in loops.machine if not anchors & (one.body - loops.inside[one.header])]
     light = loops.iterations([one for one in loops.machine if one not in bare])
-    found = loops.iterations(bare)
-    stepped = {header for _, *headers in found for header in headers}
+    steps = loops.iterations(bare)
+    stepped = {header for _, *headers in steps for header in headers}
+    found: dict[tuple[int, ...], tuple[np.ndarray, float]] = {}  # by lines
     for loop in bare:
         if loop.header in stepped or anchors & loop.body:
             continue
@@ -419,20 +420,22 @@ def _weak_anchors(
         rows = [one for of_line in own.values() for one in of_line]
         all_work = _joined(segments, lines, rows, _is_work, _code_is_work)
         found |= products or ({tuple(own): all_work} if all_work[1] else {})
-    joined = anchored | (sum((row for row, _ in found.values()), 0.0 * anchored) > 0)
+    so_far = [*steps.values(), *found.values()]
+    joined = anchored | (sum((row for row, _ in so_far), 0.0 * anchored) > 0)
     divided = {one.line for one in counted if _divides_integers(one.instruction)}
     for line in sorted(divided):
         rows = [one for one in counted if one.line == line]
         row, times = _joined(segments, {line}, rows, _is_work, _code_is_work)
         if times and (row[~joined] >= _OF_DIVISION).any():
             found[line,] = row, times
-    weak = [(*one, 1.0) for one in found.values()] + [(*one, _LIGHT) for one in light.values()]
+    weak = [(*one, 1.0) for one in [*steps.values(), *found.values()]]
+    weak += [(*one, _LIGHT) for one in light.values()]
     return weak + _branches(segments, anchors, counted)
 
 
 def _branches(segments, anchors: set[int], counted) -> list[tuple[np.ndarray, float, float]]:
-    """Rows of segments without an anchor that a branch leads around: as large a share of the warps
-    as in the PTX runs them, by the lines of the branch and behind it.
+    """Rows of segments that a branch leads around: as large a share of the warps as in the PTX runs
+    them, by the lines of the branch and behind it. Those that have an anchor have less weight.
     """
     blocks: defaultdict[int, list[PtxCounts]] = defaultdict(list)
     for one in counted:
@@ -488,15 +491,19 @@ class _PtxLoop:
 class _Loops:
     """The loops of machine code and of the PTX, and which are alike.
 
-    depth: (segments) loops around each; ptx: block that heads a loop -> the loop, of those that
-    ran; inside: header of a loop of machine
-    code -> segments of the loops inside it; copies: segment -> (block that heads a loop of the PTX,
-    steps of it that the segment has), of segments in loops, and of longer ones that ptxas has put
-    beside them.
+    has: (segments) how many instructions of a (line, kind) each has; depth: (segments) loops around
+    each; ptx: block that heads a loop -> the loop, of those that ran; inside: header of a loop of
+    machine code -> segments of the loops inside it; copies: segment -> (block that heads a loop of
+    the PTX, steps of it that the segment has), of segments in loops, and of longer ones that ptxas
+    has put beside them.
     """
 
     def __init__(self, segments: tuple[Segment, ...], counted: list[PtxCounts]):
         self.segments, self.machine = segments, loops_of(segments)
+        self.has = [
+            Counter((code.line, KINDS.get(code.name, "")) for code in segment.code)
+            for segment in segments
+        ]
         self.depth = [sum(at in loop.body for loop in self.machine) for at in range(len(segments))]
         self.inside = {
             loop.header: {
@@ -522,7 +529,7 @@ class _Loops:
         inner = [(head, loop) for head, loop in self.ptx.items() if not loop.outer]
         inner.sort(key=lambda one: len(one[1].own))  # the one with the longest steps is taken
         for at, segment in enumerate(self.segments):
-            has = Counter((code.line, KINDS.get(code.name, "")) for code in segment.code)
+            has = self.has[at]
             own = {code.line for code in segment.code if _code_is_work(code)} - {0}
             for head, loop in inner:
                 shared = [has[key] / n for key, n in loop.of_step.items() if has[key]]
@@ -543,10 +550,9 @@ class _Loops:
         half of the PTX's work is for the rest of such a loop: it gets no steps. A loop with another
         inside is taken as it stands in the PTX.
         """
+        # heads of the PTX's loops of the same lines -> (work, header) of the loops that have them
         alike: defaultdict[frozenset[int], list[tuple[float, int]]] = defaultdict(list)
-        for (
-            loop
-        ) in of_these:  # heads of the PTX's loops of the same lines -> (work, header) of these
+        for loop in of_these:
             work = [c for at in loop.body for c in self.segments[at].code if _code_is_work(c)]
             own, outer = {code.line for code in work} - {0}, bool(self.inside[loop.header])
             common = {
@@ -562,8 +568,8 @@ class _Loops:
         paired: dict[int, list[tuple[float, int]]] = {}
         for heads, own in alike.items():
             count, rest = divmod(len(own), len(heads))  # loops of one line, again and again
+            own.sort(key=lambda one: one[1])
             for number, head in enumerate(sorted(heads)):
-                own.sort(key=lambda one: one[1])
                 paired[head] = own[number * count : (number + 1) * count] if not rest else own
         found = {}
         for head, own in paired.items():
@@ -618,8 +624,12 @@ def _code_is_work(code: Code) -> bool:
 
 
 def _by_line(count: int, anchors: _Anchors, warps: int) -> np.ndarray:
-    """Executions of code with very many segments: each by its own anchors, else once a warp."""
-    rows, wanted = anchors.rows, anchors.wanted
+    """Executions of code with very many segments: each by its own anchors, else once a warp.
+
+    Rows that compare two segments, such as those of branches, count nothing.
+    """
+    own = (anchors.rows >= 0).all(1) & anchors.rows.any(1)
+    rows, wanted = anchors.rows[own], anchors.wanted[own]
     if not len(rows):
         return np.full(count, float(warps))
     each = wanted / rows.sum(1)

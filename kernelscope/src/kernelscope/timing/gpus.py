@@ -85,7 +85,7 @@ class GpuConstants:
     @property
     def slices(self) -> int:
         """Parts of L2, each with its own tags: 96 on an H200, by ncu's attributes."""
-        return round(self.l2_bytes / 655_360)
+        return max(1, round(self.l2_bytes / 655_360))
 
     def bytes_per_clock(self, gbps: float) -> float:
         """A bandwidth of all SMs together, GB/s, as bytes a clock and SM."""

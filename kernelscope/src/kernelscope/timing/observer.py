@@ -266,7 +266,16 @@ class Time(Counters):
         read *= 1 - self._streams.own_share
         hottest, halves = self._hot.most(scale, self.gpu.slices)
         stored, _ = self._stored.most(scale, self.gpu.slices)
-        return Reuse(read, written, lone_read, lone_written, hottest, room, halves, stored)
+        return Reuse(
+            read,
+            written,
+            lone_read=lone_read,
+            lone_written=lone_written,
+            hottest=hottest,
+            room=room,
+            halves=halves,
+            stored=stored,
+        )
 
     def _with_l1(self, counted, launch: Launch, blocks: int, resident: int) -> list[PtxCounts]:
         """The same with the shares of the sectors that L1 lacks."""
@@ -323,8 +332,12 @@ def basic_blocks(launch: Launch) -> dict[int, BlockPlace]:
                 starts.add(instruction.index + 1)
         flow = _flow(blocks, function)
         loops = sorted(loops_of(flow), key=lambda one: len(one.body)) if flow else []
+        before: list[list[int]] = [[] for _ in flow]
+        for up, one in enumerate(flow):
+            for after in one.follows:
+                before[after].append(up)
         for at, block in enumerate(blocks):
-            leading = [up for up, one in enumerate(flow) if at in one.follows]
+            leading = before[at]
             above = [up for one in loops if one.header == at for up in one.above[:1]]
             place = BlockPlace(
                 number + 1 + at,

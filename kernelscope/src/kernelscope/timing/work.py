@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .caches import SECTOR_BYTES
 from .executions import KINDS, PtxCounts, codes, executions, may_fuse, of_several
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
@@ -15,7 +16,6 @@ from .uneven import Unevenness, longest_warps
 
 UNITS = tuple("issue fma alu fp64 mufu tensor memory fill constant together".split())
 OF_SCHEDULER = np.array([1] * 6 + [0] * 4, bool)  # units of which each scheduler has its own
-SECTOR_BYTES = 32
 FILL_BYTES = 64  # between L1 and L2, a clock and SM
 TAGS = 2  # lines that L1 looks up in a clock
 CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load, as measured
@@ -115,7 +115,6 @@ class LaunchWork:
     barriers: bool
     machine_instructions: float
     registers: int
-    code: int = 0  # instructions that ran at least once
 
 
 def resident_blocks(gpu: GpuConstants, warps: int, registers: int, shared_bytes: int) -> int:
@@ -157,12 +156,10 @@ class Traffic:
                 of_line = self.matches[one.line]
                 of_line[0] += one.counts["match_values"]
                 of_line[1] += one.executions
-            if one.merged or " " not in kind:
+            if one.merged or " " not in kind or kind.startswith("local"):
                 continue
             key, counts = (one.line, kind), one.counts
-            self.requests[key] += one.machine_instructions if one.swaps else one.executions
-            if kind.startswith("local"):
-                continue
+            self.requests[key] += one.machine_instructions
             if kind.startswith("shared"):
                 self.passes[key] += counts[kind.replace(" ", "_") + "_wavefronts"]
                 continue
@@ -214,7 +211,7 @@ class Traffic:
 
 
 def words_of(opcode: str) -> int:
-    """Return how many registers of 4 bytes a load of this opcode sets in a lane."""
+    """Return how many registers of 4 bytes a load or store of this opcode has in a lane."""
     *parts, kind = opcode.split(".")
     several = next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
     bits = int(kind[1:]) if kind[1:].isdigit() else 32
@@ -478,7 +475,7 @@ def copy_bytes(gpu: GpuConstants, read: float, written: float) -> float:
 
 
 def atomic_times(traffic: Traffic, reuse: Reuse) -> dict[int, float]:
-    """Line -> nanoseconds of its share of the atomics on the hottest line, one after another."""
+    """Line -> nanoseconds of its share of the atomics on the hottest lines of L2."""
     shares = shares_of(traffic, "global atomic")
     return {line: reuse.hottest * share for line, share in shares.items()}
 
