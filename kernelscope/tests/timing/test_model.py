@@ -239,27 +239,31 @@ def test_the_page_has_the_record(name):
 
 
 def test_the_page_counts_the_rows():
-    """How often the interval holds, and how far off the H100's short times are and were."""
+    """How often the interval holds, how many times are far off, and the sets' first judgements."""
     page = " ".join((KERNELSCOPE / "docs/time.md").read_text().split())
-    parts = {name: record_on(name)["second"]["rows"] for name in ("h200", "h100")}
+    h200, h100 = record_on("h200"), record_on("h100")
     held = {
-        n: sum(r["low_us"] <= r["measured_us"] <= r["high_us"] for r in parts[n]) for n in parts
+        part: sum(r["low_us"] <= r["measured_us"] <= r["high_us"] for r in h200[part]["rows"])
+        for part in ("sixth", "seventh")
     }
-    count = sum(map(len, parts.values()))
-    assert f"it held {sum(held.values())} of {count} times: {held['h200']} of " in page
-    assert f"on the H200, {held['h100']} of {len(parts['h100'])} on the H100" in page
-    short = [row for row in parts["h100"] if row["measured_us"] < 3]
-    errors = np.array([row["error"] for row in short])
-    alike = int(np.sum((errors >= 0.15) & (errors <= 0.3)))
-    assert f"{len(short)} times below 3 us, {alike} were predicted 15 to 30 % too long" in page
-    assert f"between {-errors.min():.0%} too short and {errors.max():.0%}" in page.replace(
-        " %", "%"
-    )
-    after = {row["label"]: row["error"] for row in record_on("h100")["corrected"]["rows"]}
-    now = np.median([after[row["label"]] for row in short])
-    assert f"went from {100 * np.median(errors):+.0f} to {100 * now:+.0f} %" in page
-    limits = record_on("h100")["summary"]
-    assert f"they are right in {limits['right_limits']:.0%} of {limits['limits']}" in page
+    assert f"it held {held['sixth']} of 48 times of the sixth set of kernels, and" in page
+    assert f"and {held['seventh']} of 48 of the seventh" in page
+    for part in time_model.LATER:
+        one = h200[part]["summary"]
+        tau = f"{one['kendall_tau']:.3f}" if part == "seventh" else f"{one['kendall_tau']:.2f}"
+        errors = f"| {100 * one['median']:.1f} % | {100 * one['p90']:.0f} % "
+        errors += f"| {100 * one['worst']:.0f} % | {tau} | {100 * one['right_limits']:.0f} % |"
+        assert f"| {part} | {one['count'] // 2} {errors}" in page
+    rows = [row for part in time_model.AGAIN.values() for row in h200[part]["rows"]]
+    words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight")
+    far = words[sum(abs(row["error"]) > 0.3 for row in rows)]
+    assert f"{far} of the {len(rows)} corrected times" in page
+    wrong = sum(not row["limit_is_right"] for row in rows)
+    assert f"**Wrong limits** are {wrong} of {len(rows)}" in page
+    second, third = (h100[part]["summary"] for part in ("second", "third"))
+    medians = f"{100 * second['median']:.0f} and {100 * third['median']:.0f} %"
+    limits = f"{100 * second['right_limits']:.0f} and {100 * third['right_limits']:.0f} %"
+    assert f"the medians were {medians} and the limits right for {limits}" in page
 
 
 @pytest.mark.parametrize("name", names())

@@ -558,7 +558,8 @@ class _Loops:
             common = {
                 h: _common(own, one.lines) for h, one in self.ptx.items() if one.outer == outer
             }
-            steps = {h: len(work) / max(1, self.ptx[h].work) for h in common}  # the rest, or four
+            # Of the same lines may be two, of four steps and of the rest: the nearest in size.
+            steps = {h: len(work) / max(1, self.ptx[h].work) for h in common}
             head = max(common, key=lambda h: (common[h], -abs(np.log(steps[h] or 1e-9))), default=0)
             if head and common[head] >= _ALIKE:
                 of_step = steps[head]

@@ -28,9 +28,9 @@ def _head(one: Prediction) -> Iterable[str]:
         blocks = f"{one.blocks:,} block" + "s" * (one.blocks != 1)
         yield f"  {one.limit}: {blocks} on {one.sms} SMs; {_OTHERS[one.limit]}"
     if one.limit in (*WAITS, *IDLE):
-        share = one.bounds[one.busiest] / one.us
+        percent = int(100 * one.bounds[one.busiest] / one.us)  # below BUSY: rounded down
         yield (
-            f"  it waits: {one.busiest}, the busiest unit, is busy for {share:.0%} of the time, "
+            f"  it waits: {one.busiest}, the busiest unit, is busy for {percent}% of the time, "
             f"less than {BUSY:.0%}"
         )
     for note in one.notes:
