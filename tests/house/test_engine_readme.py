@@ -57,7 +57,8 @@ def test_times():
     assert not {"fourth", "fifth", "sixth", "seventh"} & {*records["h100"]}
     before = [records["h200"]["sixth"], records["h200"]["fifth"], records["h100"]["third"]]
     of_each = [
-        f"{s['count'] // 2} kernels, {s['median']:.1%}, {s['worst']:.0%}, {s['within_30_percent']:.0%}"
-        for s in (one["summary"] for one in before)
+        f"{one['count'] // 2} kernels, {one['median']:.1%}, {one['worst']:.0%}, "
+        f"{one['within_30_percent']:.0%}"
+        for one in (judged["summary"] for judged in before)
     ]
     assert f"Sets before: {'; '.join(of_each)} on an H100." in PROSE
