@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import eighth_expected
 import fifth_expected
 import fourth_expected
 import numpy as np
@@ -17,6 +18,7 @@ EXPECTED = {
     "held_out_fifth": fifth_expected.EXPECTED,
     "held_out_sixth": sixth_expected.EXPECTED,
     "held_out_seventh": seventh_expected.EXPECTED,
+    "held_out_eighth": eighth_expected.EXPECTED,
 }
 TIMES = {
     "held_out_third": 80,
@@ -24,6 +26,7 @@ TIMES = {
     "held_out_fifth": 48,
     "held_out_sixth": 48,
     "held_out_seventh": 48,
+    "held_out_eighth": 48,
 }
 IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; rows are sorted here
 KERNELS = [(folder, name) for folder, kernels in EXPECTED.items() for name in sorted(kernels)]
