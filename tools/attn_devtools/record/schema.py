@@ -536,6 +536,8 @@ class TimeModelRecord(RecordStamp):
     sixth_corrected: NotRequired[TimeModelPart]
     seventh: NotRequired[TimeModelPart]
     seventh_corrected: NotRequired[TimeModelPart]
+    eighth: NotRequired[TimeModelPart]
+    eighth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
