@@ -252,7 +252,7 @@ def perlin_octaves(_, height, width, octaves, seed):
     return {0: found.ravel()}
 
 
-@at(n=300, corners=256)
+@at(n=300, corners=512)
 def point_in_polygon(point, corner, _, n, corners):
     (x, y), (ax, ay) = point.reshape(n, 2).T[..., None], corner.reshape(-1, 2).T.astype(np.float64)
     bx, by = np.roll(ax, -1), np.roll(ay, -1)
