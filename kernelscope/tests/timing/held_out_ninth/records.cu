@@ -1,0 +1,129 @@
+// Bytes, keys and sequences.
+
+// Where a stream of bytes may be cut: at byte i if the hash of the bytes up to it, h = 2 h +
+// gear[byte] in 64 bits, has zeros as its first `bits`. cut: a bit for each byte. A thread takes 128
+// bytes, and the 64 before them, which are all that the hash knows.
+extern "C" __global__ void gear_boundaries(
+    const uint4* __restrict__ text, const unsigned long long* __restrict__ gear,
+    uint4* __restrict__ cut, int n, int bits)
+{
+    __shared__ unsigned long long table[256];
+    for (int i = threadIdx.x; i < 256; i += blockDim.x) table[i] = gear[i];
+    __syncthreads();
+    const int part = blockIdx.x * blockDim.x + threadIdx.x;
+    if (part >= n / 128) return;
+    unsigned long long h = 0;
+    unsigned found[4] = {};
+    for (int i = part == 0 ? 0 : -4; i < 8; ++i) {
+        const uint4 some = text[part * 8 + i];
+        const unsigned word[4] = {some.x, some.y, some.z, some.w};
+#pragma unroll
+        for (int j = 0; j < 16; ++j) {
+            h = (h << 1) + table[word[j / 4] >> j % 4 * 8 & 255];
+            if (i >= 0 && h >> (64 - bits) == 0) found[i / 2] |= 1u << (i % 2 * 16 + j);
+        }
+    }
+    cut[part] = make_uint4(found[0], found[1], found[2], found[3]);
+}
+
+// Sorts keys of 64 bits 1024 at a time. A block of 128 takes as many: a thread sorts eight in
+// registers, then sorted runs are merged, twice as long each time; a thread finds by bisection
+// where its eight outputs start in both runs.
+extern "C" __global__ void __launch_bounds__(128) merge_sort_block(
+    const unsigned long long* __restrict__ key, unsigned long long* __restrict__ sorted)
+{
+    __shared__ unsigned long long tile[1024];
+    const int t = threadIdx.x;
+    key += (size_t)blockIdx.x * 1024;
+    sorted += (size_t)blockIdx.x * 1024;
+    for (int i = t; i < 1024; i += 128) tile[i] = key[i];
+    __syncthreads();
+    unsigned long long own[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) own[i] = tile[t * 8 + i];
+#pragma unroll
+    for (int round = 0; round < 8; ++round)
+#pragma unroll
+        for (int i = round & 1; i + 1 < 8; i += 2)
+            if (own[i + 1] < own[i]) {
+                const unsigned long long low = own[i + 1];
+                own[i + 1] = own[i];
+                own[i] = low;
+            }
+    for (int run = 8; run < 1024; run *= 2) {
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < 8; ++i) tile[t * 8 + i] = own[i];
+        __syncthreads();
+        const int start = t * 8 / (2 * run) * (2 * run), diagonal = t * 8 - start;
+        const unsigned long long *a = tile + start, *b = a + run;
+        int low = max(0, diagonal - run), high = min(diagonal, run);
+        while (low < high) {
+            const int middle = (low + high) / 2;
+            if (b[diagonal - 1 - middle] < a[middle])
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        int i = low, j = diagonal - low;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+            const bool left = j >= run || (i < run && a[i] <= b[j]);
+            own[k] = left ? a[i++] : b[j++];
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 8; ++i) tile[t * 8 + i] = own[i];
+    __syncthreads();
+    for (int i = t; i < 1024; i += 128) sorted[i] = tile[i];
+}
+
+__device__ __forceinline__ unsigned long long spread_3(unsigned v)
+{
+    unsigned long long x = v & 0x1FFFFF;
+    x = (x | x << 32) & 0x1F00000000FFFFull;
+    x = (x | x << 16) & 0x1F0000FF0000FFull;
+    x = (x | x << 8) & 0x100F00F00F00F00Full;
+    x = (x | x << 4) & 0x10C30C30C30C30C3ull;
+    return (x | x << 2) & 0x1249249249249249ull;
+}
+
+// Morton codes of points (n, 3) in a cube from `low` on: 21 bits of each number, in turns.
+extern "C" __global__ void morton_codes_63(
+    const float* __restrict__ point, unsigned long long* __restrict__ code, int n, float low,
+    float cells)
+{
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        unsigned long long all = 0;
+#pragma unroll
+        for (int axis = 0; axis < 3; ++axis) {
+            const float v = (point[3 * i + axis] - low) * cells;
+            all |= spread_3((unsigned)fminf(fmaxf(v, 0.0f), 2097151.0f)) << axis;
+        }
+        code[i] = all;
+    }
+}
+
+// How well motifs of 16 letters fit at each place of a text of A, C, G and T, each the last two bits
+// of a byte: the larger of the two strands' sums of weight (motifs, 16, 4). score (motifs, n), text
+// (n + 15). A thread takes a place.
+extern "C" __global__ void motif_scan(
+    const unsigned char* __restrict__ text, const float* __restrict__ weight,
+    float* __restrict__ score, int n)
+{
+    __shared__ float table[16][4];
+    if (threadIdx.x < 64) table[threadIdx.x / 4][threadIdx.x % 4] =
+        weight[blockIdx.y * 64 + threadIdx.x];
+    __syncthreads();
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float ahead = 0.0f, back = 0.0f;
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {
+        const int letter = text[i + k] & 3;
+        ahead += table[k][letter];
+        back += table[15 - k][3 - letter];
+    }
+    score[(size_t)blockIdx.y * n + i] = fmaxf(ahead, back);
+}
