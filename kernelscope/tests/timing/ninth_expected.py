@@ -45,7 +45,7 @@ def wkv_forward(decay, bonus, k, v, _, batch, length, channels):
     return {4: found.ravel()}
 
 
-@at(heads=2, n=128)
+@at(heads=1, n=128)
 def flash_minimal(q, k, v, _, n, scale):
     q, k, v = (w[: q.size].reshape(-1, n, 64).astype(np.float64) for w in (q, k, v))
     share = np.exp(float(scale) * q @ k.swapaxes(1, 2))

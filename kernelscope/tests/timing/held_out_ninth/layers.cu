@@ -89,7 +89,8 @@ extern "C" __global__ void __launch_bounds__(256) conv_direct_3x3(
             const bool inside = h >= 0 && h < height && w >= 0 && w < width;
             tile[i / 18][i % 18] = inside ? plane[h * width + w] : 0.0f;
         }
-        if (t < 72) tap[t / 9][t % 9] = weight[((size_t)(filter + t / 9) * channels + c) * 9 + t % 9];
+        if (t < 72)
+            tap[t / 9][t % 9] = weight[((size_t)(filter + t / 9) * channels + c) * 9 + t % 9];
         __syncthreads();
         float v[9];
 #pragma unroll

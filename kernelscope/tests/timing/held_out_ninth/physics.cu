@@ -1,8 +1,8 @@
 // Waves, particles, orbits and options.
 
-// A step of the wave equation of eighth order in space: next = 2 now - before + speed * laplacian of
-// now, at points of (depth, height, width) at least 4 from every side; width and height multiples of
-// 32 and 8. A block of 32 x 8 goes through the planes.
+// A step of the wave equation of eighth order in space: next = 2 now - before + speed * laplacian
+// of now, at points of (depth, height, width) at least 4 from every side; width and height multiples
+// of 32 and 8. A block of 32 x 8 goes through the planes.
 extern "C" __global__ void __launch_bounds__(256) acoustic_25_point(
     const float* __restrict__ now, const float* __restrict__ before,
     const float* __restrict__ speed, float* __restrict__ next, int depth, int height, int width)
@@ -45,8 +45,8 @@ extern "C" __global__ void __launch_bounds__(256) acoustic_25_point(
     }
 }
 
-// American puts with a strike of 1 on prices exp(0.1 z), over a year, by a binomial tree of `steps`,
-// at most 1023. A block takes an option.
+// American puts with a strike of 1 on prices exp(0.1 z), over a year, by a binomial tree of
+// `steps`, at most 1023. A block takes an option.
 extern "C" __global__ void __launch_bounds__(128) american_binomial(
     const float* __restrict__ z, float* __restrict__ value, int steps, float volatility, float rate)
 {
@@ -73,8 +73,9 @@ extern "C" __global__ void __launch_bounds__(128) american_binomial(
     if (threadIdx.x == 0) value[blockIdx.x] = v[0];
 }
 
-// Lennard-Jones forces with a soft core, in a cube with sides of `box` that repeats: position (n) of
-// (x, y, z, unused), neighbour (slots, n), force (n) of (x, y, z, energy). A thread takes an atom.
+// Lennard-Jones forces with a soft core, in a cube with sides of `box` that repeats: position (n)
+// of (x, y, z, unused), neighbour (slots, n), force (n) of (x, y, z, energy). A thread takes an
+// atom.
 extern "C" __global__ void lj_neighbour_list(
     const float4* __restrict__ position, const int* __restrict__ neighbour,
     float4* __restrict__ force, int n, int slots, float box, float cutoff)
@@ -103,8 +104,8 @@ extern "C" __global__ void lj_neighbour_list(
     force[i] = sum;
 }
 
-// The speed of a star towards us at each time, in units of its swing: Kepler's equation E - e sin E =
-// rate * time by Newton, in doubles. A thread takes a time.
+// The speed of a star towards us at each time, in units of its swing: Kepler's equation
+// E - e sin E = rate * time by Newton, in doubles. A thread takes a time.
 extern "C" __global__ void kepler_newton(
     const double* __restrict__ time, double* __restrict__ speed, int n, float eccentricity,
     float rate, float angle)

@@ -4,12 +4,14 @@
 #include <mma.h>
 
 // Attention of floats, q, k, v, y (heads, n, 64), n a multiple of 64: a thread takes a query, and
-// a block of 64 of them goes through the keys and values 32 at a time, in shared memory.
+// a block of 64 of them goes through the keys and values 32 at a time. These and the scores are in
+// shared memory.
 extern "C" __global__ void __launch_bounds__(64) flash_minimal(
     const float4* __restrict__ q, const float4* __restrict__ k, const float4* __restrict__ v,
     float4* __restrict__ y, int n, float scale)
 {
     __shared__ float4 keys[32][16], values[32][16];
+    __shared__ float s[32][64];
     const size_t start = (size_t)blockIdx.y * n * 16;
     const size_t own = start + (size_t)(blockIdx.x * 64 + threadIdx.x) * 16;
     float4 query[16], sum[16];
@@ -26,8 +28,8 @@ extern "C" __global__ void __launch_bounds__(64) flash_minimal(
             values[i / 16][i % 16] = v[start + first * 16 + i];
         }
         __syncthreads();
-        float s[32], next = most;
-#pragma unroll
+        float next = most;
+#pragma unroll 2
         for (int j = 0; j < 32; ++j) {
             float dot = 0.0f;
 #pragma unroll
@@ -35,8 +37,8 @@ extern "C" __global__ void __launch_bounds__(64) flash_minimal(
                 const float4 w = keys[j][d];
                 dot += query[d].x * w.x + query[d].y * w.y + query[d].z * w.z + query[d].w * w.w;
             }
-            s[j] = scale * dot;
-            next = fmaxf(next, s[j]);
+            s[j][threadIdx.x] = scale * dot;
+            next = fmaxf(next, scale * dot);
         }
         const float by = __expf(most - next);
         most = next;
@@ -48,9 +50,9 @@ extern "C" __global__ void __launch_bounds__(64) flash_minimal(
             sum[d].z *= by;
             sum[d].w *= by;
         }
-#pragma unroll
+#pragma unroll 2
         for (int j = 0; j < 32; ++j) {
-            const float p = __expf(s[j] - most);
+            const float p = __expf(s[j][threadIdx.x] - most);
             total += p;
 #pragma unroll
             for (int d = 0; d < 16; ++d) {
@@ -156,8 +158,8 @@ extern "C" __global__ void gemv_int8_half(
     if (lane == 0) y[row] = __float2half(scale[row] * sum);
 }
 
-// c = a b of floats on tensor cores, as TF32: a (m, k), b (k, n), c (m, n), m and n multiples of 64,
-// k of 32. A block of four warps takes 64 x 64, a warp 32 x 32.
+// c = a b of floats on tensor cores, as TF32: a (m, k), b (k, n), c (m, n), m and n multiples of
+// 64, k of 32. A block of four warps takes 64 x 64, a warp 32 x 32.
 extern "C" __global__ void __launch_bounds__(128) gemm_tf32(
     const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int n, int k)
 {
@@ -204,9 +206,9 @@ extern "C" __global__ void __launch_bounds__(128) gemm_tf32(
                 wmma::mem_row_major);
 }
 
-// The log of the density of a mixture at points x (n, 16): `count` Gaussians, at most 32, of weights
-// whose logs with all constants are in log_weight, means (count, 16), and of inverse covariances
-// R R^T of which lower (count, 16, 16) has R below and on the diagonal. A thread takes a point.
+// The log of the density of a mixture at points x (n, 16): `count` Gaussians of weights whose logs
+// with all constants are in log_weight, means (count, 16), and of inverse covariances R R^T of which
+// lower (count, 16, 16) has R below and on the diagonal. A thread takes a point.
 extern "C" __global__ void __launch_bounds__(128) mixture_density(
     const float4* __restrict__ x, const float* __restrict__ log_weight,
     const float* __restrict__ mean, const float* __restrict__ lower, float* __restrict__ density,
@@ -228,7 +230,8 @@ extern "C" __global__ void __launch_bounds__(128) mixture_density(
     float most = -1e30f, sum = 0.0f;
     for (int g = 0; g < count; ++g) {
         __syncthreads();
-        for (int j = threadIdx.x; j < 256; j += blockDim.x) root[j / 16][j % 16] = lower[g * 256 + j];
+        for (int j = threadIdx.x; j < 256; j += blockDim.x)
+            root[j / 16][j % 16] = lower[g * 256 + j];
         if (threadIdx.x < 16) middle[threadIdx.x] = mean[g * 16 + threadIdx.x];
         __syncthreads();
         float square = 0.0f;

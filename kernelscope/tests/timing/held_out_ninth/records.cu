@@ -1,8 +1,8 @@
 // Bytes, keys and sequences.
 
 // Where a stream of bytes may be cut: at byte i if the hash of the bytes up to it, h = 2 h +
-// gear[byte] in 64 bits, has zeros as its first `bits`. cut: a bit for each byte. A thread takes 128
-// bytes, and the 64 before them, which are all that the hash knows.
+// gear[byte] in 64 bits, has zeros as its first `bits`. cut: a bit for each byte. A thread takes
+// 128 bytes, and the 64 before them, which are all that the hash knows.
 extern "C" __global__ void gear_boundaries(
     const uint4* __restrict__ text, const unsigned long long* __restrict__ gear,
     uint4* __restrict__ cut, int n, int bits)
@@ -105,16 +105,16 @@ extern "C" __global__ void morton_codes_63(
     }
 }
 
-// How well motifs of 16 letters fit at each place of a text of A, C, G and T, each the last two bits
-// of a byte: the larger of the two strands' sums of weight (motifs, 16, 4). score (motifs, n), text
+// How well motifs of 16 letters fit at each place of a text of A, C, G and T, each the last two
+// bits of a byte: the larger of the two strands' sums of weight (motifs, 16, 4). score (motifs, n), text
 // (n + 15). A thread takes a place.
 extern "C" __global__ void motif_scan(
     const unsigned char* __restrict__ text, const float* __restrict__ weight,
     float* __restrict__ score, int n)
 {
     __shared__ float table[16][4];
-    if (threadIdx.x < 64) table[threadIdx.x / 4][threadIdx.x % 4] =
-        weight[blockIdx.y * 64 + threadIdx.x];
+    if (threadIdx.x < 64)
+        table[threadIdx.x / 4][threadIdx.x % 4] = weight[blockIdx.y * 64 + threadIdx.x];
     __syncthreads();
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;

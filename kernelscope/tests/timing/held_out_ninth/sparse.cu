@@ -69,8 +69,8 @@ extern "C" __global__ void random_walks(
     }
 }
 
-// (I + omega L) x = b for 32 right-hand sides: lower, b, x (systems, 32, 32), of `lower` only what is
-// below the diagonal. A warp takes a system, a lane a column of b and x.
+// (I + omega L) x = b for 32 right-hand sides: lower, b, x (systems, 32, 32), of `lower` only the
+// part below the diagonal. A warp takes a system, a lane a column of b and x.
 extern "C" __global__ void __launch_bounds__(128) trsm_32(
     const float4* __restrict__ lower, const float* __restrict__ b, float* __restrict__ x,
     int systems, float omega)
