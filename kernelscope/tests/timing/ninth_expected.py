@@ -22,13 +22,20 @@ def instance_norm_plane(x, scale, shift, _, channels, size):
     return {3: (normal * scale[:, None] + shift[:channels, None]).ravel()}
 
 
-@at(images=2, channels=3, filters=16, height=19, width=21)
-def conv_direct_3x3(x, weight, _, channels, filters, height, width):
-    x = x.reshape(-1, channels, height, width).astype(np.float64)
-    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
-    weight = weight.reshape(filters, channels, 3, 3)
-    return {2: np.einsum("nchwij,fcij->nfhw", windows, weight).ravel()}
+@at(channels=3, height=11, width=14)
+def deformable_columns(x, offset, mask, _, channels, height, width):
+    x = x.reshape(channels, height, width).astype(np.float64)
+    row, column = np.indices((height, width))
+    found = []
+    for tap, (y, z) in enumerate(offset.reshape(9, 2, height, width).astype(np.float64)):
+        h, w = row - 1 + tap // 3 + y, column - 1 + tap % 3 + z
+        share = 0
+        for i in range(height):
+            for j in range(width):
+                near = np.maximum(1 - abs(h - i), 0) * np.maximum(1 - abs(w - j), 0)
+                share = share + near * x[:, i, j, None, None]
+        found.append(share * mask.reshape(9, height, width)[tap])
+    return {3: np.stack(found, 1).ravel()}
 
 
 @at(batch=2, length=12, channels=70)
@@ -45,11 +52,10 @@ def wkv_forward(decay, bonus, k, v, _, batch, length, channels):
     return {4: found.ravel()}
 
 
-@at(heads=1, n=128)
-def flash_minimal(q, k, v, _, n, scale):
+@at(heads=2, n=48)
+def linear_attention_causal(q, k, v, _, n):
     q, k, v = (w[: q.size].reshape(-1, n, 64).astype(np.float64) for w in (q, k, v))
-    share = np.exp(float(scale) * q @ k.swapaxes(1, 2))
-    return {3: (share @ v / share.sum(-1, keepdims=True)).ravel()}
+    return {3: (q @ k.swapaxes(1, 2) * np.tri(n) @ v).ravel()}
 
 
 @at(rows=45)
@@ -72,11 +78,10 @@ def gemv_int8_half(weight, scale, x, _, rows, k):
     return {3: (scale * (weight @ x)).astype(np.float16)}
 
 
-@at(m=64, n=128, k=64)
-def gemm_tf32(a, b, _, n, k):
-    a, b = (((v.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32) for v in (a, b))
-    product = a.reshape(-1, k).astype(np.float64) @ b[: k * n].reshape(k, n)
-    return {2: product.ravel()}
+@at(tokens=96, m=64, n=128)
+def weight_gradient_wmma(dy, x, _, tokens, m, n):
+    dy = dy.reshape(tokens, m).astype(np.float64)
+    return {2: (dy.T @ x[: tokens * n].reshape(tokens, n)).ravel()}
 
 
 @at(n=300, count=5)
@@ -113,15 +118,13 @@ def morton_codes_63(point, _, n, low, cells):
     return {1: code}
 
 
-@at(n=400, motifs=3)
-def motif_scan(text, weight, _, n):
-    letters = np.lib.stride_tricks.sliding_window_view(text & 3, 16)
-    k = np.arange(16)
-    strands = [
-        [one[k, some].sum(1) for some in (letters, 3 - letters[:, ::-1])]
-        for one in weight.reshape(-1, 16, 4).astype(np.float64)
-    ]
-    return {2: np.max(strands, axis=1).ravel()}
+@at(sites=300)
+def felsenstein_sites(left, right, step_left, step_right, _, sites):
+    found = 1
+    for child, step in ((left, step_left), (right, step_right)):
+        child = child[: 16 * sites].reshape(4, sites, 4).astype(np.float64)
+        found = found * np.einsum("rst,rnt->rns", step[:64].reshape(4, 4, 4), child)
+    return {4: found.ravel()}
 
 
 @at(nodes=150, pairs=45)
@@ -175,37 +178,33 @@ def trsm_32(lower, b, _, systems, omega):
     return {2: np.linalg.solve(matrix, b.astype(np.float64)).ravel()}
 
 
-@at(depth=13, height=16, width=64)
-def acoustic_25_point(now, before, speed, kept, depth, height, width):
-    shape = depth, height, width
-    now, before, speed = (
-        v[: now.size].reshape(shape).astype(np.float64) for v in (now, before, speed)
+@at(depth=5, height=7, width=70)
+def yee_magnetic(*arguments):
+    *fields, _x, _y, _z, depth, height, width, by = arguments
+    fields = (v[: depth * height * width].reshape(depth, height, width) for v in fields)
+    ex, ey, ez, *h = (v.astype(np.float64) for v in fields)
+
+    def slope(v, axis):
+        return np.diff(v, axis=axis, append=0)
+
+    curl = (
+        slope(ez, 1) - slope(ey, 0),
+        slope(ex, 0) - slope(ez, 2),
+        slope(ey, 2) - slope(ex, 1),
     )
-    weights = (-205 / 72, 8 / 5, -1 / 5, 8 / 315, -1 / 560)
-    across = 3 * weights[0] * now
-    for r in range(1, 5):
-        for axis in range(3):
-            across += weights[r] * (np.roll(now, r, axis) + np.roll(now, -r, axis))
-    inside = (slice(4, -4),) * 3
-    found = kept.reshape(shape).astype(np.float64)
-    found[inside] = (2 * now - before + speed * across)[inside]
-    return {3: found.ravel()}
+    return {
+        6 + i: (v - float(by) * c).ravel() for i, (v, c) in enumerate(zip(h, curl, strict=True))
+    }
 
 
-@at(options=5, steps=200)
-def american_binomial(z, _, steps, volatility, rate):
-    dt, start = 1 / steps, 0.1 * z.astype(np.float64)[:, None]
-    up, later = float(volatility) * np.sqrt(dt), np.exp(-float(rate) * dt)
-    p = (1 / later - np.exp(-up)) / (np.exp(up) - np.exp(-up))
-
-    def now(s):
-        return 1 - np.exp(start + (2 * np.arange(s + 1) - s) * up)
-
-    value = np.maximum(now(steps), 0)
-    for s in range(steps - 1, -1, -1):
-        held = later * (p * value[:, 1:] + (1 - p) * value[:, :-1])
-        value = np.maximum(held, now(s))
-    return {1: value.ravel()}
+@at(pairs=150, days=60)
+def garch_likelihood(returns, u, v, _, pairs, days, level):
+    a, b = (s / (1 + np.exp(-w[:pairs].astype(np.float64))) for s, w in ((0.2, u), (0.8, v)))
+    variance, total = np.full(pairs, float(level)), 0
+    for square in returns.astype(np.float64) ** 2:
+        total = total + np.log(variance) + square / variance
+        variance = (1 - a - b) * float(level) + a * square + b * variance
+    return {3: total / (2 * days)}
 
 
 @at(n=200, slots=9)

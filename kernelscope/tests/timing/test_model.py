@@ -351,7 +351,15 @@ def judge(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("third", 80), ("fourth", 60), ("fifth", 48), ("sixth", 48), ("seventh", 48), ("eighth", 48)],
+    [
+        ("third", 80),
+        ("fourth", 60),
+        ("fifth", 48),
+        ("sixth", 48),
+        ("seventh", 48),
+        ("eighth", 48),
+        ("ninth", 48),
+    ],
 )
 def test_a_later_set_is_judged_beside_the_others(judge, capsys, name, count):
     """Its first judgement stays, and so does all that the record had."""

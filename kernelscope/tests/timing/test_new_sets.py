@@ -5,6 +5,7 @@ from collections import Counter
 import eighth_expected
 import fifth_expected
 import fourth_expected
+import ninth_expected
 import numpy as np
 import pytest
 import seventh_expected
@@ -19,6 +20,7 @@ EXPECTED = {
     "held_out_sixth": sixth_expected.EXPECTED,
     "held_out_seventh": seventh_expected.EXPECTED,
     "held_out_eighth": eighth_expected.EXPECTED,
+    "held_out_ninth": ninth_expected.EXPECTED,
 }
 TIMES = {
     "held_out_third": 80,
@@ -27,6 +29,7 @@ TIMES = {
     "held_out_sixth": 48,
     "held_out_seventh": 48,
     "held_out_eighth": 48,
+    "held_out_ninth": 48,
 }
 IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; rows are sorted here
 KERNELS = [(folder, name) for folder, kernels in EXPECTED.items() for name in sorted(kernels)]

@@ -538,6 +538,8 @@ class TimeModelRecord(RecordStamp):
     seventh_corrected: NotRequired[TimeModelPart]
     eighth: NotRequired[TimeModelPart]
     eighth_corrected: NotRequired[TimeModelPart]
+    ninth: NotRequired[TimeModelPart]
+    ninth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]

@@ -1,4 +1,4 @@
-// Layers of networks and their training: an optimiser, a norm, a convolution, a recurrence.
+// Layers of networks and their training: an optimiser, a norm, columns of a convolution, a mean.
 
 // A step of the Lion optimiser: the sign of a mean of gradients, decay apart from it. Four numbers
 // at a time.
@@ -69,42 +69,37 @@ extern "C" __global__ void instance_norm_plane(
     }
 }
 
-// A convolution with 3 x 3 taps and a border of zeros: x (images, channels, height, width), weight
-// (filters, channels, 3, 3), y (images, filters, height, width), filters a multiple of 8. A block
-// of 16 x 16 takes as many pixels of eight filters; a channel at a time is in shared memory.
-extern "C" __global__ void __launch_bounds__(256) conv_direct_3x3(
-    const float* __restrict__ x, const float* __restrict__ weight, float* __restrict__ y,
-    int channels, int filters, int height, int width)
+// The columns of a modulated deformable convolution with 3 x 3 taps: x (channels, height, width) at
+// each tap's place plus an offset (9, 2, height, width), y before x, between four pixels and zero
+// outside, times mask (9, height, width); columns (channels, 9, height, width). A thread takes a
+// pixel of a channel.
+extern "C" __global__ void deformable_columns(
+    const float* __restrict__ x, const float* __restrict__ offset, const float* __restrict__ mask,
+    float* __restrict__ columns, int channels, int height, int width)
 {
-    __shared__ float tile[18][18];
-    __shared__ float tap[8][9];
-    const int image = blockIdx.z / (filters / 8), filter = blockIdx.z % (filters / 8) * 8;
-    const int left = blockIdx.x * 16, top = blockIdx.y * 16;
-    const int t = threadIdx.y * 16 + threadIdx.x;
-    float sum[8] = {};
-    for (int c = 0; c < channels; ++c) {
-        const float* plane = x + ((size_t)image * channels + c) * height * width;
-        for (int i = t; i < 18 * 18; i += 256) {
-            const int h = top + i / 18 - 1, w = left + i % 18 - 1;
-            const bool inside = h >= 0 && h < height && w >= 0 && w < width;
-            tile[i / 18][i % 18] = inside ? plane[h * width + w] : 0.0f;
+    const int size = height * width;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < channels * size;
+         i += gridDim.x * blockDim.x) {
+        const int c = i / size, pixel = i % size, row = pixel / width, column = pixel % width;
+        const float* plane = x + (size_t)c * size;
+        auto pixel_at = [&](int h, int w) {
+            return h >= 0 && h < height && w >= 0 && w < width ? plane[h * width + w] : 0.0f;
+        };
+        for (int tap = 0; tap < 9; ++tap) {
+            const float h = row - 1 + tap / 3 + offset[(2 * tap) * size + pixel];
+            const float w = column - 1 + tap % 3 + offset[(2 * tap + 1) * size + pixel];
+            float v = 0.0f;
+            if (h > -1.0f && h < height && w > -1.0f && w < width) {
+                const int top = floorf(h), left = floorf(w);
+                const float down = h - top, right = w - left;
+                v = (1.0f - down) * ((1.0f - right) * pixel_at(top, left) +
+                                     right * pixel_at(top, left + 1)) +
+                    down * ((1.0f - right) * pixel_at(top + 1, left) +
+                            right * pixel_at(top + 1, left + 1));
+            }
+            columns[((size_t)c * 9 + tap) * size + pixel] = v * mask[tap * size + pixel];
         }
-        if (t < 72)
-            tap[t / 9][t % 9] = weight[((size_t)(filter + t / 9) * channels + c) * 9 + t % 9];
-        __syncthreads();
-        float v[9];
-#pragma unroll
-        for (int i = 0; i < 9; ++i) v[i] = tile[threadIdx.y + i / 3][threadIdx.x + i % 3];
-#pragma unroll
-        for (int f = 0; f < 8; ++f)
-#pragma unroll
-            for (int i = 0; i < 9; ++i) sum[f] += v[i] * tap[f][i];
-        __syncthreads();
     }
-    const int h = top + threadIdx.y, w = left + threadIdx.x;
-    if (h >= height || w >= width) return;
-    for (int f = 0; f < 8; ++f)
-        y[(((size_t)image * filters + filter + f) * height + h) * width + w] = sum[f];
 }
 
 // RWKV's mean of the past: y[t] is the sum of v[s] with weights exp(k[s] - (t - 1 - s) decay) for

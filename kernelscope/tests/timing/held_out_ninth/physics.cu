@@ -1,76 +1,45 @@
-// Waves, particles, orbits and options.
+// Fields, particles, orbits and the variance of prices.
 
-// A step of the wave equation of eighth order in space: next = 2 now - before + speed * laplacian
-// of now, at points of (depth, height, width) at least 4 from every side; width and height multiples
-// of 32 and 8. A block of 32 x 8 goes through the planes.
-extern "C" __global__ void __launch_bounds__(256) acoustic_25_point(
-    const float* __restrict__ now, const float* __restrict__ before,
-    const float* __restrict__ speed, float* __restrict__ next, int depth, int height, int width)
+// A step of the magnetic field on Yee's grid: h - by * curl of e, with zeros of e past the last
+// cell, all (depth, height, width), for each of x, y and z. A thread takes a cell.
+extern "C" __global__ void yee_magnetic(
+    const float* __restrict__ ex, const float* __restrict__ ey, const float* __restrict__ ez,
+    const float* __restrict__ hx, const float* __restrict__ hy, const float* __restrict__ hz,
+    float* __restrict__ next_x, float* __restrict__ next_y, float* __restrict__ next_z, int depth,
+    int height, int width, float by)
 {
-    __shared__ float tile[8 + 8][32 + 8];
-    const float weight[5] = {-205.0f / 72, 8.0f / 5, -1.0f / 5, 8.0f / 315, -1.0f / 560};
-    const int tx = threadIdx.x, ty = threadIdx.y;
-    const int x = blockIdx.x * 32 + tx, y = blockIdx.y * 8 + ty;
-    const size_t plane = (size_t)height * width;
-    const bool inside = x >= 4 && x < width - 4 && y >= 4 && y < height - 4;
-    size_t at = (size_t)y * width + x;
-    float column[9];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) column[i + 1] = now[at + i * plane];
-    for (int z = 4; z < depth - 4; ++z) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) column[i] = column[i + 1];
-        column[8] = now[at + (z + 4) * plane];
-        __syncthreads();
-        const float* here = now + z * plane;
-        tile[ty + 4][tx + 4] = column[4];
-        if (ty < 4) {
-            if (y >= 4) tile[ty][tx + 4] = here[at - 4 * (size_t)width];
-            if (y + 8 < height) tile[ty + 12][tx + 4] = here[at + 8 * (size_t)width];
-        }
-        if (tx < 4) {
-            if (x >= 4) tile[ty + 4][tx] = here[at - 4];
-            if (x + 32 < width) tile[ty + 4][tx + 36] = here[at + 32];
-        }
-        __syncthreads();
-        if (!inside) continue;
-        float sum = 3.0f * weight[0] * column[4];
-#pragma unroll
-        for (int r = 1; r <= 4; ++r)
-            sum += weight[r] * (column[4 - r] + column[4 + r] + tile[ty + 4 - r][tx + 4] +
-                                tile[ty + 4 + r][tx + 4] + tile[ty + 4][tx + 4 - r] +
-                                tile[ty + 4][tx + 4 + r]);
-        const size_t i = at + z * plane;
-        next[i] = 2.0f * column[4] - before[i] + speed[i] * sum;
-    }
+    const int x = blockIdx.x * blockDim.x + threadIdx.x;
+    const int y = blockIdx.y * blockDim.y + threadIdx.y, z = blockIdx.z;
+    if (x >= width || y >= height) return;
+    const size_t i = ((size_t)z * height + y) * width + x, plane = (size_t)height * width;
+    const bool has_x = x + 1 < width, has_y = y + 1 < height, has_z = z + 1 < depth;
+    const float a = ex[i], b = ey[i], c = ez[i];
+    const float a_y = has_y ? ex[i + width] : 0.0f, a_z = has_z ? ex[i + plane] : 0.0f;
+    const float b_x = has_x ? ey[i + 1] : 0.0f, b_z = has_z ? ey[i + plane] : 0.0f;
+    const float c_x = has_x ? ez[i + 1] : 0.0f, c_y = has_y ? ez[i + width] : 0.0f;
+    next_x[i] = hx[i] - by * ((c_y - c) - (b_z - b));
+    next_y[i] = hy[i] - by * ((a_z - a) - (c_x - c));
+    next_z[i] = hz[i] - by * ((b_x - b) - (a_y - a));
 }
 
-// American puts with a strike of 1 on prices exp(0.1 z), over a year, by a binomial tree of
-// `steps`, at most 1023. A block takes an option.
-extern "C" __global__ void __launch_bounds__(128) american_binomial(
-    const float* __restrict__ z, float* __restrict__ value, int steps, float volatility, float rate)
+// Minus the log likelihood, but for a constant, of returns under a GARCH(1, 1) model, for many pairs
+// of parameters: the variance of the next day is (1 - a - b) level + a return^2 + b variance, with
+// a = 0.2 / (1 + exp(-u)), b = 0.8 / (1 + exp(-v)). A thread takes a pair.
+extern "C" __global__ void garch_likelihood(
+    const float* __restrict__ returns, const float* __restrict__ u, const float* __restrict__ v,
+    float* __restrict__ likelihood, int pairs, int days, float level)
 {
-    __shared__ float v[1024];
-    const float dt = 1.0f / steps, up = volatility * sqrtf(dt), start = 0.1f * z[blockIdx.x];
-    const float p = (expf(rate * dt) - expf(-up)) / (expf(up) - expf(-up));
-    const float later = expf(-rate * dt), rise = later * p, fall = later * (1.0f - p);
-    for (int i = threadIdx.x; i <= steps; i += 128)
-        v[i] = fmaxf(1.0f - expf(start + (2 * i - steps) * up), 0.0f);
-    __syncthreads();
-    for (int s = steps - 1; s >= 0; --s) {
-        for (int first = 0; first <= s; first += 128) {
-            const int i = first + threadIdx.x;
-            float held = 0.0f;
-            if (i <= s) {
-                held = rise * v[i + 1] + fall * v[i];
-                held = fmaxf(held, 1.0f - expf(start + (2 * i - s) * up));
-            }
-            __syncthreads();
-            if (i <= s) v[i] = held;
-            __syncthreads();
-        }
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= pairs) return;
+    const float a = 0.2f / (1.0f + expf(-u[i])), b = 0.8f / (1.0f + expf(-v[i]));
+    const float base = (1.0f - a - b) * level;
+    float variance = level, sum = 0.0f;
+    for (int day = 0; day < days; ++day) {
+        const float square = returns[day] * returns[day];
+        sum += logf(variance) + square / variance;
+        variance = base + a * square + b * variance;
     }
-    if (threadIdx.x == 0) value[blockIdx.x] = v[0];
+    likelihood[i] = 0.5f * sum / days;
 }
 
 // Lennard-Jones forces with a soft core, in a cube with sides of `box` that repeats: position (n)

@@ -3,71 +3,40 @@
 #include <cuda_fp16.h>
 #include <mma.h>
 
-// Attention of floats, q, k, v, y (heads, n, 64), n a multiple of 64: a thread takes a query, and
-// a block of 64 of them goes through the keys and values 32 at a time. These and the scores are in
-// shared memory.
-extern "C" __global__ void __launch_bounds__(64) flash_minimal(
-    const float4* __restrict__ q, const float4* __restrict__ k, const float4* __restrict__ v,
-    float4* __restrict__ y, int n, float scale)
+// Causal attention without exponentials: y[t] = sum over s <= t of (q[t] . k[s]) v[s], q, k, v, y
+// (heads, n, 64), n a multiple of 16. A block of 64 takes a head; a thread has a column of the sum
+// of k v^T in registers.
+extern "C" __global__ void __launch_bounds__(64) linear_attention_causal(
+    const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
+    float* __restrict__ y, int n)
 {
-    __shared__ float4 keys[32][16], values[32][16];
-    __shared__ float s[32][64];
-    const size_t start = (size_t)blockIdx.y * n * 16;
-    const size_t own = start + (size_t)(blockIdx.x * 64 + threadIdx.x) * 16;
-    float4 query[16], sum[16];
-#pragma unroll
-    for (int d = 0; d < 16; ++d) {
-        query[d] = q[own + d];
-        sum[d] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
-    float most = -1e30f, total = 0.0f;
-    for (int first = 0; first < n; first += 32) {
+    __shared__ __align__(16) float query[16][64], key[16][64];
+    const int column = threadIdx.x;
+    const size_t start = (size_t)blockIdx.x * n * 64;
+    float state[64] = {};
+    for (int first = 0; first < n; first += 16) {
         __syncthreads();
-        for (int i = threadIdx.x; i < 512; i += 64) {
-            keys[i / 16][i % 16] = k[start + first * 16 + i];
-            values[i / 16][i % 16] = v[start + first * 16 + i];
+        for (int i = 0; i < 16; ++i) {
+            query[i][column] = q[start + (first + i) * 64 + column];
+            key[i][column] = k[start + (first + i) * 64 + column];
         }
         __syncthreads();
-        float next = most;
-#pragma unroll 2
-        for (int j = 0; j < 32; ++j) {
-            float dot = 0.0f;
+        for (int i = 0; i < 16; ++i) {
+            const float value = v[start + (first + i) * 64 + column];
+            float sum = 0.0f;
 #pragma unroll
-            for (int d = 0; d < 16; ++d) {
-                const float4 w = keys[j][d];
-                dot += query[d].x * w.x + query[d].y * w.y + query[d].z * w.z + query[d].w * w.w;
+            for (int d = 0; d < 64; d += 4) {
+                const float4 a = *(const float4*)&key[i][d], b = *(const float4*)&query[i][d];
+                state[d] += a.x * value;
+                state[d + 1] += a.y * value;
+                state[d + 2] += a.z * value;
+                state[d + 3] += a.w * value;
+                sum += b.x * state[d] + b.y * state[d + 1] + b.z * state[d + 2] +
+                       b.w * state[d + 3];
             }
-            s[j][threadIdx.x] = scale * dot;
-            next = fmaxf(next, scale * dot);
-        }
-        const float by = __expf(most - next);
-        most = next;
-        total *= by;
-#pragma unroll
-        for (int d = 0; d < 16; ++d) {
-            sum[d].x *= by;
-            sum[d].y *= by;
-            sum[d].z *= by;
-            sum[d].w *= by;
-        }
-#pragma unroll 2
-        for (int j = 0; j < 32; ++j) {
-            const float p = __expf(s[j][threadIdx.x] - most);
-            total += p;
-#pragma unroll
-            for (int d = 0; d < 16; ++d) {
-                const float4 w = values[j][d];
-                sum[d].x += p * w.x;
-                sum[d].y += p * w.y;
-                sum[d].z += p * w.z;
-                sum[d].w += p * w.w;
-            }
+            y[start + (first + i) * 64 + column] = sum;
         }
     }
-    const float by = 1.0f / total;
-#pragma unroll
-    for (int d = 0; d < 16; ++d)
-        y[own + d] = make_float4(by * sum[d].x, by * sum[d].y, by * sum[d].z, by * sum[d].w);
 }
 
 // dot[row] = the sum of dy * y in each row of 64 halves: what the gradient of attention needs
@@ -158,57 +127,53 @@ extern "C" __global__ void gemv_int8_half(
     if (lane == 0) y[row] = __float2half(scale[row] * sum);
 }
 
-// c = a b of floats on tensor cores, as TF32: a (m, k), b (k, n), c (m, n), m and n multiples of
-// 64, k of 32. A block of four warps takes 64 x 64, a warp 32 x 32.
-extern "C" __global__ void __launch_bounds__(128) gemm_tf32(
-    const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int n, int k)
+// The gradient of a linear layer's weight, dw = dy^T x: dy (tokens, m) and x (tokens, n) of halves,
+// dw (m, n) of floats, m and n multiples of 64, tokens of 32. A block of four warps takes 64 x 64,
+// a warp 32 x 32.
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_wmma(
+    const __half* __restrict__ dy, const __half* __restrict__ x, float* __restrict__ dw,
+    int tokens, int m, int n)
 {
     using namespace nvcuda;
-    __shared__ __align__(32) float left[64][36], right[32][68];
+    __shared__ __align__(32) __half left[32][72], right[32][72];
     const int t = threadIdx.x, warp = t / 32, row = warp / 2 * 32, column = warp % 2 * 32;
     const int top = blockIdx.y * 64, start = blockIdx.x * 64;
-    wmma::fragment<wmma::accumulator, 16, 16, 8, float> sum[2][2];
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum[2][2];
     for (int i = 0; i < 2; ++i)
         for (int j = 0; j < 2; ++j) wmma::fill_fragment(sum[i][j], 0.0f);
-    for (int at = 0; at < k; at += 32) {
-        for (int i = t; i < 512; i += 128) {
-            const int r = i / 8, s = i % 8 * 4, u = i / 16, w = i % 16 * 4;
-            float4 p = *(const float4*)(a + (size_t)(top + r) * k + at + s);
-            float4 q = *(const float4*)(b + (size_t)(at + u) * n + start + w);
-            *(float4*)&left[r][s] =
-                make_float4(wmma::__float_to_tf32(p.x), wmma::__float_to_tf32(p.y),
-                            wmma::__float_to_tf32(p.z), wmma::__float_to_tf32(p.w));
-            *(float4*)&right[u][w] =
-                make_float4(wmma::__float_to_tf32(q.x), wmma::__float_to_tf32(q.y),
-                            wmma::__float_to_tf32(q.z), wmma::__float_to_tf32(q.w));
+    for (int at = 0; at < tokens; at += 32) {
+        for (int i = t; i < 256; i += 128) {
+            const int r = i / 8, s = i % 8 * 8;
+            *(uint4*)&left[r][s] = *(const uint4*)(dy + (size_t)(at + r) * m + top + s);
+            *(uint4*)&right[r][s] = *(const uint4*)(x + (size_t)(at + r) * n + start + s);
         }
         __syncthreads();
 #pragma unroll
-        for (int part = 0; part < 32; part += 8) {
-            wmma::fragment<wmma::matrix_a, 16, 16, 8, wmma::precision::tf32, wmma::row_major> p[2];
-            wmma::fragment<wmma::matrix_b, 16, 16, 8, wmma::precision::tf32, wmma::row_major> q[2];
+        for (int part = 0; part < 32; part += 16) {
+            wmma::fragment<wmma::matrix_a, 16, 16, 16, __half, wmma::col_major> a[2];
+            wmma::fragment<wmma::matrix_b, 16, 16, 16, __half, wmma::row_major> b[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                wmma::load_matrix_sync(p[i], &left[row + i * 16][part], 36);
-                wmma::load_matrix_sync(q[i], &right[part][column + i * 16], 68);
+                wmma::load_matrix_sync(a[i], &left[part][row + i * 16], 72);
+                wmma::load_matrix_sync(b[i], &right[part][column + i * 16], 72);
             }
 #pragma unroll
             for (int i = 0; i < 2; ++i)
 #pragma unroll
-                for (int j = 0; j < 2; ++j) wmma::mma_sync(sum[i][j], p[i], q[j], sum[i][j]);
+                for (int j = 0; j < 2; ++j) wmma::mma_sync(sum[i][j], a[i], b[j], sum[i][j]);
         }
         __syncthreads();
     }
     for (int i = 0; i < 2; ++i)
         for (int j = 0; j < 2; ++j)
             wmma::store_matrix_sync(
-                c + (size_t)(top + row + i * 16) * n + start + column + j * 16, sum[i][j], n,
+                dw + (size_t)(top + row + i * 16) * n + start + column + j * 16, sum[i][j], n,
                 wmma::mem_row_major);
 }
 
 // The log of the density of a mixture at points x (n, 16): `count` Gaussians of weights whose logs
-// with all constants are in log_weight, means (count, 16), and of inverse covariances R R^T of which
-// lower (count, 16, 16) has R below and on the diagonal. A thread takes a point.
+// with all constants are in log_weight, means (count, 16), and of inverse covariances R R^T, of
+// which lower (count, 16, 16) has R below and on the diagonal. A thread takes a point.
 extern "C" __global__ void __launch_bounds__(128) mixture_density(
     const float4* __restrict__ x, const float* __restrict__ log_weight,
     const float* __restrict__ mean, const float* __restrict__ lower, float* __restrict__ density,

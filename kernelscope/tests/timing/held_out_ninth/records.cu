@@ -105,25 +105,28 @@ extern "C" __global__ void morton_codes_63(
     }
 }
 
-// How well motifs of 16 letters fit at each place of a text of A, C, G and T, each the last two
-// bits of a byte: the larger of the two strands' sums of weight (motifs, 16, 4). score (motifs, n), text
-// (n + 15). A thread takes a place.
-extern "C" __global__ void motif_scan(
-    const unsigned char* __restrict__ text, const float* __restrict__ weight,
-    float* __restrict__ score, int n)
+// Likelihoods of four letters at an inner node of a tree, by Felsenstein: for each site and each of
+// four rates, the product of what both children make likely. left, right, node (4 rates, sites) of
+// four floats; step_left, step_right (4 rates, 4 from, 4 to). A thread takes a site at a rate.
+extern "C" __global__ void felsenstein_sites(
+    const float4* __restrict__ left, const float4* __restrict__ right,
+    const float4* __restrict__ step_left, const float4* __restrict__ step_right,
+    float4* __restrict__ node, int sites)
 {
-    __shared__ float table[16][4];
-    if (threadIdx.x < 64)
-        table[threadIdx.x / 4][threadIdx.x % 4] = weight[blockIdx.y * 64 + threadIdx.x];
+    __shared__ float4 step[2][4];
+    const int t = threadIdx.x, rate = blockIdx.y;
+    if (t < 8) step[t / 4][t % 4] = (t < 4 ? step_left : step_right)[rate * 4 + t % 4];
     __syncthreads();
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    float ahead = 0.0f, back = 0.0f;
+    const int site = blockIdx.x * blockDim.x + t;
+    if (site >= sites) return;
+    const size_t at = (size_t)rate * sites + site;
+    const float4 a = left[at], b = right[at];
+    float found[4];
 #pragma unroll
-    for (int k = 0; k < 16; ++k) {
-        const int letter = text[i + k] & 3;
-        ahead += table[k][letter];
-        back += table[15 - k][3 - letter];
+    for (int s = 0; s < 4; ++s) {
+        const float4 p = step[0][s], q = step[1][s];
+        found[s] = (p.x * a.x + p.y * a.y + p.z * a.z + p.w * a.w) *
+                   (q.x * b.x + q.y * b.y + q.z * b.z + q.w * b.w);
     }
-    score[(size_t)blockIdx.y * n + i] = fmaxf(ahead, back);
+    node[at] = make_float4(found[0], found[1], found[2], found[3]);
 }
