@@ -22,9 +22,9 @@ extern "C" __global__ void yee_magnetic(
     next_z[i] = hz[i] - by * ((b_x - b) - (a_y - a));
 }
 
-// Minus the log likelihood, but for a constant, of returns under a GARCH(1, 1) model, for many pairs
-// of parameters: the variance of the next day is (1 - a - b) level + a return^2 + b variance, with
-// a = 0.2 / (1 + exp(-u)), b = 0.8 / (1 + exp(-v)). A thread takes a pair.
+// Minus the log likelihood, but for a constant, of returns under a GARCH(1, 1) model, for pairs of
+// parameters u, v: the variance of the next day is (1 - a - b) level + a return^2 + b variance,
+// where a = 0.2 / (1 + exp(-u)) and b = 0.8 / (1 + exp(-v)). A thread takes a pair.
 extern "C" __global__ void garch_likelihood(
     const float* __restrict__ returns, const float* __restrict__ u, const float* __restrict__ v,
     float* __restrict__ likelihood, int pairs, int days, float level)

@@ -57,11 +57,11 @@ extern "C" __global__ void rows_dot_half(
 // The Walsh-Hadamard transform of rows of 1024 halves, over 32. A block of 128 takes a row: three
 // steps in registers, five between lanes, two between warps.
 extern "C" __global__ void __launch_bounds__(128) hadamard_rows(
-    const uint4* __restrict__ x, uint4* __restrict__ y)
+    const __half* __restrict__ x, __half* __restrict__ y)
 {
     __shared__ float row[8][128];
     const int t = threadIdx.x, lane = t % 32, warp = t / 32;
-    const uint4 packed = x[(size_t)blockIdx.x * 128 + t];
+    const uint4 packed = ((const uint4*)x)[(size_t)blockIdx.x * 128 + t];
     const __half2* two = (const __half2*)&packed;
     float v[8];
 #pragma unroll
@@ -99,22 +99,23 @@ extern "C" __global__ void __launch_bounds__(128) hadamard_rows(
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) to[i] = __floats2half2_rn(v[2 * i], v[2 * i + 1]);
-    y[(size_t)blockIdx.x * 128 + t] = out;
+    ((uint4*)y)[(size_t)blockIdx.x * 128 + t] = out;
 }
 
 // y[row] = scale[row] * (weight[row] . x): weight (rows, k) of 8-bit integers, x and y of halves,
 // k a multiple of 512. A warp takes a row, a lane 16 numbers at a time.
 extern "C" __global__ void gemv_int8_half(
-    const int4* __restrict__ weight, const float* __restrict__ scale,
-    const uint4* __restrict__ x, __half* __restrict__ y, int rows, int k)
+    const signed char* __restrict__ weight, const float* __restrict__ scale,
+    const __half* __restrict__ x, __half* __restrict__ y, int rows, int k)
 {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
     if (row >= rows) return;
-    const int4* from = weight + (size_t)row * (k / 16);
+    const int4* from = (const int4*)(weight + (size_t)row * k);
+    const uint4* numbers = (const uint4*)x;
     float sum = 0.0f;
     for (int i = lane; i < k / 16; i += 32) {
         const int4 w = from[i];
-        const uint4 half[2] = {x[2 * i], x[2 * i + 1]};
+        const uint4 half[2] = {numbers[2 * i], numbers[2 * i + 1]};
         const char4* four = (const char4*)&w;
         const __half2* two = (const __half2*)half;
 #pragma unroll

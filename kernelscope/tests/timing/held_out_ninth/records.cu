@@ -4,7 +4,7 @@
 // gear[byte] in 64 bits, has zeros as its first `bits`. cut: a bit for each byte. A thread takes
 // 128 bytes, and the 64 before them, which are all that the hash knows.
 extern "C" __global__ void gear_boundaries(
-    const uint4* __restrict__ text, const unsigned long long* __restrict__ gear,
+    const unsigned char* __restrict__ text, const unsigned long long* __restrict__ gear,
     uint4* __restrict__ cut, int n, int bits)
 {
     __shared__ unsigned long long table[256];
@@ -15,7 +15,7 @@ extern "C" __global__ void gear_boundaries(
     unsigned long long h = 0;
     unsigned found[4] = {};
     for (int i = part == 0 ? 0 : -4; i < 8; ++i) {
-        const uint4 some = text[part * 8 + i];
+        const uint4 some = ((const uint4*)text)[part * 8 + i];
         const unsigned word[4] = {some.x, some.y, some.z, some.w};
 #pragma unroll
         for (int j = 0; j < 16; ++j) {
