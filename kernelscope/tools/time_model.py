@@ -76,6 +76,7 @@ OF_BOUND = {
     "tensor cores": "tensor",
     "shared memory and L1": "L1",
     "L2 to an SM": "L2",
+    "an SM to L2": "L2",
     "constant cache": "latency",
     "matches and sums of a warp": "latency",
     "L2": "L2",

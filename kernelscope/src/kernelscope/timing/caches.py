@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import numpy as np
 
-LINE_SECTORS, SECTOR_BYTES = 4, 32
+LINE_SECTORS, PIECE_SECTORS, SECTOR_BYTES = 4, 2, 32  # a piece: what DRAM moves at a time
 MOST_SECTORS = 1 << 20  # of a launch's sequences
 MOST_PARTS = 256  # until they are merged
 SLICED_LINES = 8  # of two slices of L2, by turns
@@ -23,9 +23,12 @@ class SectorStreams:
     """
 
     def __init__(self):
-        self.streams: list[list[tuple[int, np.ndarray]]] = []
+        self.streams: list[list[tuple[int, np.ndarray, int]]] = []
         self.stored: set[int] = set()  # sectors of the block that it has stored to
         self.loaded, self.own = 0, 0  # distinct sectors loaded, those of them stored before
+        # of each instruction: requests, those that touch a piece first, such pieces
+        self.first: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+        self._pieces: set[int] = set()  # touched by a block
         self.left = MOST_SECTORS
 
     def begin(self) -> None:
@@ -33,16 +36,19 @@ class SectorStreams:
         self.streams.append([])
         self.stored, self._known = set(), set()
 
-    def add(self, key: int, address: np.ndarray) -> None:
-        """Loads of the block that has begun; address: (lanes,) uint64, one instruction's."""
+    def add(self, key: int, address: np.ndarray, warps: int = 1) -> None:
+        """Loads of the block that has begun; address: (lanes,) uint64, one instruction's, of so
+        many warps.
+        """
         if self.left > 0 and address.size:
             sectors = sectors_of(address)
             self.left -= sectors.size
-            self.streams[-1].append((key, sectors))
+            self.streams[-1].append((key, sectors, warps))
             new = set(sectors.tolist()) - self._known
             self._known |= new
             self.loaded += len(new)
             self.own += len(new & self.stored) if self.stored else 0
+            self._count_first(key, {sector // PIECE_SECTORS for sector in new}, warps)
 
     def store(self, address: np.ndarray) -> None:
         """Stores of the block that has begun."""
@@ -50,6 +56,22 @@ class SectorStreams:
             sectors = sectors_of(address)
             self.left -= sectors.size
             self.stored.update(sectors.tolist())
+            self._pieces.update((sectors // PIECE_SECTORS).tolist())
+
+    def _count_first(self, key: int, pieces: set[int], warps: int) -> None:
+        first = pieces - self._pieces
+        self._pieces |= first
+        of_key = self.first[key]
+        of_key[0] += warps
+        of_key[1] += min(warps, len(first))
+        of_key[2] += len(first)
+
+    def first_touches(self) -> dict[int, tuple[float, float]]:
+        """Return instruction key -> (pieces that it touches before any other load or store, of a
+        block, share of its requests that touch one). Blocks follow each other.
+        """
+        blocks = max(1, sum(bool(stream) for stream in self.streams))
+        return {key: (new / blocks, some / n) for key, (n, some, new) in self.first.items()}
 
     @property
     def own_share(self) -> float:
@@ -60,11 +82,11 @@ class SectorStreams:
         """Return instruction key -> of a block, (sectors that a cache of so many lines lacks,
         share of the requests that lack any). resident: blocks that share the cache, side by side.
         """
-        lacking_of: defaultdict[int, list[int]] = defaultdict(list)
+        lacking_of: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
         streams = [stream for stream in self.streams if stream]
         for first in range(0, len(streams), resident):
             together = streams[first : first + resident]
-            parts = [part for stream in together for _, part in stream]
+            parts = [part for stream in together for _, part, _ in stream]
             sizes = np.array([part.size for part in parts])
             when = np.concatenate([np.linspace(0, 1, len(one), endpoint=False) for one in together])
             order = np.argsort(np.repeat(when, sizes), kind="stable")
@@ -72,12 +94,15 @@ class SectorStreams:
             absent = np.empty(sectors.size, bool)
             absent[order] = ~hits(sectors[order], max(1, lines * len(together) // resident))
             counts = np.add.reduceat(absent, np.cumsum(sizes) - sizes)
-            keys = [key for stream in together for key, _ in stream]
-            for key, count in zip(keys, counts.tolist(), strict=True):
-                lacking_of[key].append(count)
+            whose = [(key, warps) for stream in together for key, _, warps in stream]
+            for (key, warps), count in zip(whose, counts.tolist(), strict=True):
+                of_key = lacking_of[key]
+                of_key[0] += count
+                of_key[1] += min(count, warps)
+                of_key[2] += warps
         return {
-            key: (sum(counts) / len(streams), float(np.mean(np.array(counts) > 0)))
-            for key, counts in lacking_of.items()
+            key: (count / len(streams), waiting / warps)
+            for key, (count, waiting, warps) in lacking_of.items()
         }
 
 

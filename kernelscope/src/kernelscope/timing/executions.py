@@ -7,6 +7,7 @@ that have none of these run as often as the loop of the PTX that has their lines
 by integer products, or else by all arithmetic of a line.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..ptx.syntax import Instruction
+from ..ptx.syntax import Address, Instruction
 from .machine_code import Code, NaturalLoop, Segment, dominators, loops_of
 
 KINDS = {
@@ -74,7 +75,9 @@ class PtxCounts:
     """One PTX instruction: its line, how often warps executed it, and the counts of Counters.
 
     l1_missing: share of the sectors that it loads which L1 does not have; l1_waiting: share of its
-    requests that wait for any; of_warps: (warps of a block,) executions, summed over blocks.
+    requests that wait for any; first_bytes: of the pieces of DRAM that it touches before any other,
+    None: not followed; touching: share of its requests that do; of_warps: (warps of a block,)
+    executions, summed over blocks.
     """
 
     instruction: Instruction
@@ -85,6 +88,8 @@ class PtxCounts:
     place: BlockPlace = BlockPlace()
     l1_missing: float = 1.0
     l1_waiting: float = 1.0
+    first_bytes: float | None = None
+    touching: float = 1.0
     of_warps: np.ndarray | None = None
 
     @cached_property
@@ -112,6 +117,11 @@ class PtxCounts:
         if parts == ["popc", "b32"]:
             return "popc"
         return {"bar": "barrier", "barrier": "barrier", "shfl": "shuffle"}.get(parts[0], "")
+
+    @property
+    def is_of_wmma(self) -> bool:
+        """Does it load or store a tile, which is several instructions of machine code?"""
+        return self.instruction.opcode.startswith(("wmma.load", "wmma.store"))
 
     @property
     def machine_instructions(self) -> int:
@@ -314,8 +324,7 @@ def _anchors(segments, counted: list[PtxCounts], loops: "_Loops") -> _Anchors:
     members: defaultdict[tuple[int, str], dict[int, list[float]]] = defaultdict(dict)
     several, fused = of_several(counted), may_fuse(counted)
     for one in counted:
-        several_loads = one.instruction.opcode.startswith(("wmma.load", "wmma.store"))
-        known = one.kind and not one.merged and id(one) not in fused and not several_loads
+        known = one.kind and not one.merged and id(one) not in fused and not one.is_of_wmma
         if known and (one.line, one.kind) not in several:
             of_block = members[one.line, one.kind].setdefault(one.place.block, [])
             of_block.append(one.machine_instructions)
@@ -423,13 +432,18 @@ def _weak_anchors(
     so_far = [*steps.values(), *found.values()]
     joined = anchored | (sum((row for row, _ in so_far), 0.0 * anchored) > 0)
     divided = {one.line for one in counted if _divides_integers(one.instruction)}
+    of_divisions = []
     for line in sorted(divided):
-        rows = [one for one in counted if one.line == line]
+        of_line = [one for one in counted if one.line == line]
+        divides = [one for one in of_line if _divides_integers(one.instruction)]
+        deepest = max(len(one.place.loops) for one in divides)
+        rows = [one for one in of_line if len(one.place.loops) <= deepest]
         row, times = _joined(segments, {line}, rows, _is_work, _code_is_work)
+        row = row * (np.array(loops.depth) <= deepest)  # not the steps of a loop that it is before
         if times and (row[~joined] >= _OF_DIVISION).any():
-            found[line,] = row, times
+            of_divisions.append((row, times, _LIGHT))
     weak = [(*one, 1.0) for one in [*steps.values(), *found.values()]]
-    weak += [(*one, _LIGHT) for one in light.values()]
+    weak += [*of_divisions, *((*one, _LIGHT) for one in light.values())]
     return weak + _branches(segments, anchors, counted)
 
 
@@ -480,7 +494,12 @@ class _PtxLoop:
         self.own = [one for one in members if one.place.loops[0] == head]
         self.work = sum(_is_work(one.instruction) for one in self.own)
         self.lines = {one.line for one in members if one.kind or _is_work(one.instruction)}
-        self.of_step = Counter((one.line, one.kind) for one in self.own if one.kind)
+        self.of_step: Counter[tuple[int, str]] = Counter()  # machine instructions
+        for one in self.own:
+            if one.kind and not one.is_of_wmma:
+                tensor = one.kind == "tensor" and one.executions
+                each = one.machine_instructions / one.executions if tensor else 1
+                self.of_step[one.line, one.kind] += each
 
     @property
     def trips(self) -> float:
@@ -525,7 +544,6 @@ class _Loops:
         self.copies = dict(self._find_copies())
 
     def _find_copies(self) -> Iterable[tuple[int, tuple[int, float]]]:
-        in_loop = {at for loop in self.machine for at in loop.body}
         inner = [(head, loop) for head, loop in self.ptx.items() if not loop.outer]
         inner.sort(key=lambda one: len(one[1].own))  # the one with the longest steps is taken
         for at, segment in enumerate(self.segments):
@@ -534,7 +552,7 @@ class _Loops:
             for head, loop in inner:
                 shared = [has[key] / n for key, n in loop.of_step.items() if has[key]]
                 steps = min(shared, default=0.0)
-                if own <= loop.lines and steps >= (1 if at in in_loop else 2):
+                if own <= loop.lines and steps >= 1:
                     yield at, (head, steps)
 
     def too_long(self) -> list[int]:
@@ -559,7 +577,7 @@ class _Loops:
                 h: _common(own, one.lines) for h, one in self.ptx.items() if one.outer == outer
             }
             # Of the same lines may be two, of four steps and of the rest: the nearest in size.
-            steps = {h: len(work) / max(1, self.ptx[h].work) for h in common}
+            steps = {h: self._steps_of(loop, self.ptx[h], len(work)) for h in common}
             head = max(common, key=lambda h: (common[h], -abs(np.log(steps[h] or 1e-9))), default=0)
             if head and common[head] >= _ALIKE:
                 of_step = steps[head]
@@ -584,6 +602,15 @@ class _Loops:
             if whole:
                 found[head, *(header for _, header in own)] = row, self.ptx[head].steps
         return found
+
+
+    def _steps_of(self, loop: NaturalLoop, ptx: "_PtxLoop", work: int) -> float:
+        """How many steps of a loop of the PTX a run of one of machine code has: by its loads and so
+        on, or else by all of its work.
+        """
+        has = sum((self.has[at] for at in loop.body - self.inside[loop.header]), Counter())
+        shares = [has[key] / count for key, count in ptx.of_step.items() if has[key]]
+        return float(np.median(shares)) if shares else work / max(1, ptx.work)
 
 
 def _common(some: set[int], others: set[int]) -> float:
@@ -679,3 +706,88 @@ def codes(segments: tuple[Segment, ...]) -> Iterable[tuple[int, Code]]:
     for at, segment in enumerate(segments):
         for code in segment.code:
             yield at, code
+
+
+# -- loads ----------------------------------------------------------------------------------------
+_WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
+
+
+def loads_of(segments: tuple[Segment, ...], counted: list[PtxCounts]) -> dict[int, PtxCounts]:
+    """Machine loads of global memory, by their ids -> the load of the PTX that each is."""
+    lines: defaultdict[tuple[int, str], _Loads] = defaultdict(_Loads)
+    for one in counted:
+        if one.kind in ("global load", "async copy") and not one.merged:
+            lines[one.line, one.kind].blocks[one.place.block].append(one)
+    found = {}
+    for segment in segments:
+        own: defaultdict[tuple[int, str], list[Code]] = defaultdict(list)
+        for code in segment.code:
+            key = code.line, KINDS.get(code.name, "")
+            if key in lines:
+                own[key].append(code)
+        for key, several in own.items():
+            found |= lines[key].of(several)
+    return found
+
+
+class _Loads:
+    """The PTX's loads of a line. blocks: by basic block."""
+
+    def __init__(self):
+        self.blocks: defaultdict[int, list[PtxCounts]] = defaultdict(list)
+        self._left: list[PtxCounts] = []  # that no segment has yet
+
+    def of(self, several: list[Code]) -> dict[int, PtxCounts]:
+        """A segment's loads, by their ids -> those of the PTX, each the first that is most alike.
+
+        They are those of a basic block or a loop, once or repeated, or else the next of the line.
+        """
+        self._left = self._left or [one for own in self.blocks.values() for one in own]
+        way = self._way(len(several))
+        found, left = {}, []
+        for code in several:
+            left = left or list(way)
+            found[id(code)] = left.pop(_most_alike(code, left))
+        taken = {*map(id, found.values())}
+        self._left = [one for one in self._left if id(one) not in taken]
+        return found
+
+    def _way(self, count: int) -> list[PtxCounts]:
+        together: defaultdict[tuple[int, ...], list[PtxCounts]] = defaultdict(list)
+        for own in self.blocks.values():
+            together[own[0].place.loops] += own
+        fits = []
+        for way in (*self.blocks.values(), *together.values()):
+            times, rest = divmod(count, len(way))
+            repeated = way[0].place.loops and not rest and times & (times - 1) == 0
+            if times == 1 and not rest or repeated:
+                fits.append(way)
+        return max(fits, key=lambda way: (len(way), way[0] in self._left), default=self._left)
+
+
+def _most_alike(code: Code, loads: list[PtxCounts]) -> int:
+    """The place of the load that is as wide as one of machine code, and has its offset."""
+    bits, offset = _bits_of_code(code), _offset_of_code(code)
+    alike = [(bits_of(o.instruction) != bits, _offset_of(o) != offset) for o in loads]
+    return min(range(len(loads)), key=alike.__getitem__)
+
+
+def bits_of(instruction: Instruction) -> int:
+    """Return how many bits a lane's load or store has."""
+    *parts, kind = instruction.opcode.split(".")
+    several = next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
+    bits = int(kind[1:]) if kind[1:].isdigit() else 32
+    return several * bits
+
+
+def _bits_of_code(code: Code) -> int:
+    return next((_WIDTHS[part] for part in code.parts if part in _WIDTHS), 32)
+
+
+def _offset_of(one: PtxCounts) -> int:
+    return next((o.offset for o in one.instruction.operands if isinstance(o, Address)), 0)
+
+
+def _offset_of_code(code: Code) -> int:
+    found = re.search(r"\+(-?0x[0-9a-f]+)\]", code.operands)
+    return int(found[1], 16) if found else 0

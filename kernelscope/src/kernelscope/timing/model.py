@@ -24,6 +24,7 @@ BUSY = 0.6  # of the time; Nsight Compute, too, calls a launch with less bound b
 WAITS = ("latency", "atomics", "launch and starts")  # bounds in which every unit may be idle
 TAIL, FEW = "tail", "few blocks"
 FABRIC_NAME = "L2 to DRAM"
+SEND = UNITS.index("send")
 IDLE = (TAIL, FEW)  # SMs without a block: they have none left, or never had one
 NAMES = {
     "issue": "issue",
@@ -34,6 +35,7 @@ NAMES = {
     "tensor": "tensor cores",
     "memory": "shared memory and L1",
     "fill": "L2 to an SM",
+    "send": "an SM to L2",
     "constant": "constant cache",
     "together": "matches and sums of a warp",
 }
@@ -156,19 +158,20 @@ def _round(chain: np.ndarray, units: np.ndarray, blocks: int, warps: int, barrie
         return 0.0
     apart = blocks if barriers else blocks * warps  # how many run independently of others
     of_scheduler = -(-blocks * warps // SCHEDULERS) * SCHEDULERS / (blocks * warps)
-    busy = units * blocks * np.where(OF_SCHEDULER, of_scheduler, 1.0)
+    busy = units * blocks * np.where(OF_SCHEDULER[: units.shape[1]], of_scheduler, 1.0)
     together = float(smooth_max(chain.sum(), busy.sum(0).max(), sharpness=SM_SHARPNESS))
     in_turn = float(smooth_max(chain, busy.max(1), sharpness=SM_SHARPNESS).sum())
     return together + max(in_turn - together, 0.0) / apart
 
 
 def _sm_clocks(
-    work: LaunchWork, gpu: GpuConstants, without: int | None
+    work: LaunchWork, gpu: GpuConstants, without: int | None, sending: bool = True
 ) -> tuple[float, float, float]:
     """(clocks of the SM that ends last, those if the blocks were spread evenly over the SMs that
-    have any, those if the units' work were spread over all SMs).
+    have any, those if the units' work were spread over all SMs). sending: its path to L2 counts.
     """
     chain, units = _chain(work, without), _units(work, without)
+    units = units if sending else np.delete(units, SEND, axis=1)
     most, resident = _most_blocks(work, gpu)
     full, rest = divmod(most, resident)
     warps, barriers, uneven = work.shape.warps, work.barriers, work.shape.uneven
@@ -226,7 +229,11 @@ def time_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> float:
     """Microseconds of the launch; without: leave out what this source line does."""
     bounds, us_of_clock = bounds_of(work, gpu, without), 1e6 / gpu.hz
     first, between = _start_clocks(work, gpu)
-    on_sm = (_sm_clocks(work, gpu, without)[0] + between) * us_of_clock
     dram = max(bounds["DRAM"], bounds[FABRIC_NAME])
-    body = smooth_max(on_sm, max(bounds["L2"], bounds["atomics"]), dram)
+    in_l2 = max(bounds["L2"], bounds["atomics"])  # what an SM sends is what L2 takes
+    on_sm, alone = (
+        (_sm_clocks(work, gpu, without, sending)[0] + between) * us_of_clock
+        for sending in (True, False)
+    )
+    body = max(smooth_max(on_sm, dram), smooth_max(alone, in_l2, dram))
     return float(gpu.launch_us + smooth_max(first * us_of_clock + body, dealing_us(work, gpu)))

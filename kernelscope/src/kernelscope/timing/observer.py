@@ -13,7 +13,7 @@ from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
 from ..watch.counters.traffic import Lanes
-from .caches import SECTOR_BYTES, HotLines, SectorStreams
+from .caches import PIECE_SECTORS, SECTOR_BYTES, HotLines, SectorStreams, starts_of
 from .estimate import estimated
 from .executions import BlockPlace, PtxCounts, has_slow_path
 from .gpus import GpuConstants, gpu
@@ -23,7 +23,7 @@ from .report import text
 from .uneven import Unevenness, unevenness
 from .work import LaunchShape, Reuse, l1_lines, resident_blocks, work_of
 
-DRAM_PIECE = 64  # bytes that DRAM moves at a time
+DRAM_PIECE = SECTOR_BYTES * PIECE_SECTORS
 LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds no others open
 GROUPS = 16  # of neighbouring blocks that stand for a large grid
 GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
@@ -175,10 +175,11 @@ class Time(Counters):
         first = int(np.searchsorted(access.lanes, self._first_lanes))
         if first:
             address = np.broadcast_to(access.address, access.lanes.shape)[:first]
+            warps = starts_of(access.lanes[:first] >> 5).size
             if access.valid is not None:
                 address = address[access.valid[:first]]
             if access.kind == "load":
-                self._streams.add(id(event.instruction), address)
+                self._streams.add(id(event.instruction), address, warps)
             else:
                 self._streams.store(address)
 
@@ -278,15 +279,18 @@ class Time(Counters):
         )
 
     def _with_l1(self, counted, launch: Launch, blocks: int, resident: int) -> list[PtxCounts]:
-        """The same with the shares of the sectors that L1 lacks."""
+        """The same with the shares of the sectors that L1 lacks, and of those touched first."""
         lines = l1_lines(self.gpu, launch.shared_bytes, resident)
-        lacking = self._streams.misses(lines, resident)
+        lacking, first = self._streams.misses(lines, resident), self._streams.first_touches()
         found = []
         for one in counted:
             key, sectors = id(one.instruction), one.counts["global_load_sectors"] / blocks
             if sectors and key in lacking and not _past_l1(one):
                 missing, waiting = lacking[key]
                 one = replace(one, l1_missing=min(1.0, missing / sectors), l1_waiting=waiting)
+            if key in first:
+                pieces, touching = first[key]
+                one = replace(one, first_bytes=blocks * DRAM_PIECE * pieces, touching=touching)
             found.append(one)
         return found
 

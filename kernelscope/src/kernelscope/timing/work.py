@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .caches import SECTOR_BYTES
-from .executions import KINDS, PtxCounts, codes, executions, may_fuse, of_several
+from .executions import KINDS, PtxCounts, codes, executions, loads_of, may_fuse, of_several
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
 from .schedule import MEETINGS, walk
 from .uneven import Unevenness, longest_warps
 
-UNITS = tuple("issue fma alu fp64 mufu tensor memory fill constant together".split())
-OF_SCHEDULER = np.array([1] * 6 + [0] * 4, bool)  # units of which each scheduler has its own
-FILL_BYTES = 64  # between L1 and L2, a clock and SM
+UNITS = tuple("issue fma alu fp64 mufu tensor memory fill send constant together".split())
+OF_SCHEDULER = np.array([1] * 6 + [0] * 5, bool)  # units of which each scheduler has its own
+FILL_BYTES = 64  # from L2 to L1, a clock and SM
+# Clocks in which an SM sends to L2 a load's request of a line, a store's, and a sector that it stores:
+# 1.02, 2.05 and 1.05 on an H200, with 1 block as with 66.
+ASKED, STORED, STORED_SECTOR = 1.0, 2.05, 1.05
 TAGS = 2  # lines that L1 looks up in a clock
 CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load, as measured
 SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
@@ -148,6 +151,9 @@ class Traffic:
         self.waiting: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.far: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.matches: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self.sent: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.first_bytes = 0.0
+        self.loads = {}
         counted = list(counted)
         stored = sectors_stored(counted)
         for one in counted:
@@ -172,10 +178,19 @@ class Traffic:
             sectors = counts[f"global_{way}_sectors"]
             self.sectors[key] += sectors
             lines = counts[f"global_{way}_lines"]
+            self.sent[key] += {
+                "load": one.l1_missing * ASKED * lines,
+                "store": max(STORED * lines, STORED_SECTOR * sectors),
+                "atomic": STORED * lines,
+            }[way]
             words = words_of(one.instruction.opcode) if kind == "global load" else 0
             least = words * one.executions  # of a load: a pass for each register of the lanes
             self.passes[key] += max(lines / TAGS, counts[f"global_{way}_passes"], least)
-            self.missing[key] += one.l1_missing * sectors
+            missing = one.l1_missing * sectors
+            self.missing[key] += missing
+            if way == "load":
+                first = one.first_bytes
+                self.first_bytes += SECTOR_BYTES * missing if first is None else first
             in_l2 = {
                 "load": max(sectors, LINE_LOAD * lines),
                 "store": stored.get(id(one), 0.0),
@@ -194,6 +209,11 @@ class Traffic:
         requests = self.requests.get((line, kind), 0.0)
         return SECTOR_BYTES * self.missing[line, kind] / requests if requests else 0.0
 
+    def sending(self, line: int, kind: str) -> float:
+        """Clocks in which an SM sends a request to L2."""
+        requests = self.requests.get((line, kind), 0.0)
+        return self.sent[line, kind] / requests if requests else 0.0
+
     def values(self, line: int) -> float:
         """Different values of a warp's lanes in a match of a line."""
         values, matches = self.matches.get(line, (1.0, 1.0))
@@ -204,10 +224,8 @@ class Traffic:
         requests = self.requests.get((line, "global atomic"), 0.0)
         return self.far[line, "global atomic"] / requests if requests else 0.0
 
-    def miss_share(self, line: int, kind: str) -> float:
-        """Share of the requests of a line that wait for L2."""
-        requests = self.requests.get((line, kind), 0.0)
-        return self.waiting[line, kind] / requests if requests else 1.0
+    def own_load(self, code):
+        return self.loads.get(id(code))
 
 
 def words_of(opcode: str) -> int:
@@ -253,6 +271,7 @@ def work_of(
     segments, blocks, warps = machine.segments, shape.blocks, shape.warps
     counts, edges = executions(segments, counted, blocks * warps)
     traffic = Traffic(counted, ATOMIC + UNEVEN * gpu.slices / reuse.halves)
+    traffic.loads = loads_of(segments, counted)
     dram_bytes, fabric_bytes, dram_share = dram_traffic(gpu, reuse, traffic)
     exact = corrections(segments, counts, counted)
 
@@ -348,9 +367,11 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     elif kind in ("global load", "global store", "async copy"):
         clocks["memory"] = traffic.per_request(code.line, kind)
         clocks["fill"] = traffic.bytes_missing(code.line, kind) / FILL_BYTES
+        clocks["send"] = traffic.sending(code.line, kind)
     elif kind == "global atomic":
         clocks["memory"] = traffic.per_request(code.line, kind)
         clocks["fill"] = FAR_ATOMIC * traffic.far_sectors(code.line)
+        clocks["send"] = traffic.sending(code.line, kind)
     elif name in MEETINGS and name != "BAR":
         clocks["memory"] = ALONE_CLOCKS if code.alone else MEETING_CLOCKS[name]
     elif kind == "shuffle" or name in ("LDL", "STL"):
@@ -397,9 +418,11 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: floa
     if kind in ("shared load", "shared atomic", "shared store"):
         return near + traffic.per_request(line, kind) - 1
     if kind in ("global load", "async copy"):
-        far = gpu.l2_clocks + dram_share * (gpu.dram_clocks - gpu.l2_clocks)
-        miss = traffic.miss_share(line, kind)
-        return near + 9 + miss * (far - near - 9) + traffic.per_request(line, kind) - 1
+        own = traffic.own_load(code)
+        miss = own.l1_waiting if own else 1.0
+        far = miss * (gpu.l2_clocks - near - 9)
+        far += dram_share.of(own) * (gpu.dram_clocks - gpu.l2_clocks)
+        return near + 9 + far + traffic.per_request(line, kind) - 1
     if kind == "global atomic":
         return gpu.l2_clocks + traffic.per_request(line, kind) - 1
     if code.name == "LDL":
@@ -416,6 +439,24 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: floa
         more = CONSTANT_CLOCKS * (traffic.per_request(line, "constant load") - 1)
         return _LATENCIES["LDC"] + more
     return _LATENCIES.get(code.name, near)
+
+
+@dataclass(frozen=True)
+class DramShare:
+    """outside: share of the bytes read that L2 lacks; alone: share of what blocks touch first that
+    no other block has touched before."""
+
+    outside: float
+    alone: float
+
+    def of(self, load) -> float:
+        if load is None:
+            return self.outside * self.alone
+        requests = load.touching * load.executions
+        if not requests: return 0.0
+        pieces = 1.0 if load.first_bytes is None else load.first_bytes / 64 / requests
+        found = self.outside * load.touching * (1 - (1 - self.alone) ** max(1.0, pieces))
+        return min(load.l1_waiting, found)
 
 
 def l2_traffic(traffic: Traffic) -> dict[int, float]:
@@ -441,12 +482,13 @@ def dram_traffic(
     outside = min(max((total - kept) / kept, 0.0), 1.0) if total else 0.0
     missed = max(1.0 - kept / total, 0.0) if total else 0.0  # by what has no order
     by_line = l2_traffic(traffic)
-    loaded = sum(
-        SECTOR_BYTES * n for (_, kind), n in traffic.missing.items() if kind != "global store"
-    )
     everything = max(sum(by_line.values()), 1.0)
     waiting = outside * reuse.read + missed * reuse.lone_read
-    share = min(1.0, waiting / loaded) if loaded else 0.0
+    distinct = reuse.read + reuse.lone_read
+    share = DramShare(
+        waiting / distinct if distinct else 0.0,
+        min(1.0, distinct / traffic.first_bytes) if traffic.first_bytes else 1.0,
+    )
     moved = outside * copy_bytes(gpu, reuse.read, reuse.written)
     moved += missed * LONE_READ * reuse.lone_read * gpu.dram_gbps / gpu.read_gbps
     moved += missed * LONE_WRITE * reuse.lone_written
