@@ -107,15 +107,16 @@ class SectorStreams:
 
 
 class HotLines:
-    """Atomics, or stores, of a launch that meet in L2. first_block: number of the chunk's first.
+    """Atomics, or stores, of a launch that meet in L2. first_block: number of the chunk's first;
+    group: blocks that are neighbours in the grid; those of several groups stand for all.
 
     What warps ask of a sector is done one after another: an operation, or more where lanes want one
     address. The lines of a stretch of memory go to two slices of L2 by turns, and a slice takes
     operation_ns for an operation; sums of floats on one sector wait float_ns for the one before.
     """
 
-    def __init__(self, operation_ns: float, float_ns: float):
-        self.operation_ns, self.float_ns = operation_ns, float_ns
+    def __init__(self, operation_ns: float, float_ns: float, group: int = 1):
+        self.operation_ns, self.float_ns, self.group = operation_ns, float_ns, group
         self.first_block = 0
         self._parts: list[np.ndarray] = []  # (sector, operations, of floats, first, last block)
 
@@ -151,17 +152,20 @@ class HotLines:
         """Return (nanoseconds of the slice or sector that takes longest, stretches that each are in
         one slice of L2): (0, infinity) if there are none.
 
-        scale: of those that blocks share, to all; slices: of L2, over which the others are spread.
+        scale: to all, of those that blocks share which are no neighbours; slices: of L2, over
+        which the others are spread.
         """
         if not self._parts:
             return 0.0, np.inf
         sector, operations, of_floats, first, last = self._merged()
-        times = np.where(first != last, scale, 1.0)
+        several = last.max() // self.group > 0
+        meet = first // self.group != last // self.group if several else first != last
+        times = np.where(meet, scale, 1.0)
         line = sector // LINE_SECTORS
         stretch = (line - line.min()) // SLICED_LINES
         halves, at = np.unique(2 * stretch + line % 2, return_inverse=True)
         of_half = np.bincount(at, times * operations, len(halves))
-        count = np.bincount(at, np.where(first != last, 1.0, scale) / np.bincount(at)[at]).sum()
+        count = np.bincount(at, np.where(meet, 1.0, scale) / np.bincount(at)[at]).sum()
         hottest = of_half.max() + (of_half.sum() - of_half.max()) / slices
         in_turn = times * (self.operation_ns * operations)
         in_turn = np.where(of_floats > 0, times * (self.float_ns * of_floats), in_turn)

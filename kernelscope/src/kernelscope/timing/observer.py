@@ -107,8 +107,9 @@ class Time(Counters):
         self._launch = launch
         self._before = self._counts(launch)
         self._streams = SectorStreams()
-        self._hot = HotLines(self.gpu.atomic_line_ns / 4, self.gpu.atomic_ns)
-        self._stored = HotLines(STORE_NS, 0.0)
+        group = len(next(iter(self.chosen_blocks(launch) or [range(1)])))
+        self._hot = HotLines(self.gpu.atomic_line_ns / 4, self.gpu.atomic_ns, group)
+        self._stored = HotLines(STORE_NS, 0.0, group)
         self._ran, self._pieces = 0, [[], []]
         self._common, self._of_warp = 0, None
         self._by_warp: dict[int, np.ndarray] = {}  # of each instruction, by its id

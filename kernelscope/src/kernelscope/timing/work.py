@@ -11,7 +11,7 @@ from .caches import SECTOR_BYTES
 from .executions import KINDS, PtxCounts, codes, executions, loads_of, may_fuse, of_several
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
-from .schedule import MEETINGS, walk
+from .schedule import MEETINGS, Chain, walk
 from .uneven import Unevenness, longest_warps
 
 UNITS = tuple("issue fma alu fp64 mufu tensor memory fill send constant together".split())
@@ -40,6 +40,7 @@ ATOMIC = 2.35  # ... and each sector of an atomic: 9.6 ps at random words of 4 M
 # sectors. Atomics on 16 KiB took 2.9 times as long as on 4 MiB, on 64 KiB 1.5 and on 256 KiB 1.1.
 UNEVEN = 0.67 * 1.63
 FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block of the cluster
+STEP_CLOCKS = 100.0  # of DRAM's latency, by which the chain is walked again
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
@@ -102,7 +103,9 @@ class LaunchWork:
 
     clocks: (entries, UNITS) of one SM that ran all blocks alone; chain: of a warp alone, by segment
     summed over the warp's runs of it; l2_bytes, dram_bytes, fabric_bytes, atomic_ns: by line, of
-    the grid; fabric: between the halves of L2, on the way to and from DRAM.
+    the grid; fabric: between the halves of L2, on the way to and from DRAM; waits: as chain, by how
+    much it grows with each clock of DRAM's latency; dram_written: bytes; meetings: barriers of a
+    warp.
     """
 
     shape: LaunchShape
@@ -118,6 +121,9 @@ class LaunchWork:
     barriers: bool
     machine_instructions: float
     registers: int
+    waits: tuple[dict[int, float], ...] = ()
+    dram_written: float = 0.0
+    meetings: float = 0.0
 
 
 def resident_blocks(gpu: GpuConstants, warps: int, registers: int, shared_bytes: int) -> int:
@@ -272,17 +278,21 @@ def work_of(
     counts, edges = executions(segments, counted, blocks * warps)
     traffic = Traffic(counted, ATOMIC + UNEVEN * gpu.slices / reuse.halves)
     traffic.loads = loads_of(segments, counted)
-    dram_bytes, fabric_bytes, dram_share = dram_traffic(gpu, reuse, traffic)
+    dram_bytes, fabric_bytes, dram_share, dram_written = dram_traffic(gpu, reuse, traffic)
     exact = corrections(segments, counts, counted)
 
     def latency(code: Code) -> float:
         return latency_of(code, traffic, gpu, dram_share)
+
+    def later(code: Code) -> float:
+        return latency_of(code, traffic, slower, dram_share)
 
     def passes(code: Code) -> float:
         clocks = unit_clocks(code, traffic, gpu)
         return float(clocks[UNITS.index("memory")] + clocks[UNITS.index("constant")])
 
     chain = walk(segments, edges, latency, passes)
+    slower = replace(gpu, dram_clocks=gpu.dram_clocks + STEP_CLOCKS)
     totals: defaultdict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(len(UNITS)))
     idle = 0.0  # executions of guarded instructions in which no lane takes part
     for at, code in codes(segments):
@@ -295,16 +305,31 @@ def work_of(
     keys = list(totals)
     each = counts / (blocks * warps)
     issued = float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True)))
-    by_line = tuple(
-        {line: clocks * each[at] for line, clocks in of_segment.items()}
-        for at, of_segment in enumerate(chain.by_line)
-    )
+
+    def of_warp(chain: Chain) -> tuple[dict[int, float], ...]:
+        return tuple(
+            {line: clocks * each[at] for line, clocks in of_segment.items()}
+            for at, of_segment in enumerate(chain.by_line)
+        )
+
+    by_line = of_warp(chain)
     l2_bytes = l2_traffic(traffic)
     for line, share in shares_of(traffic, "global store").items():  # a slice has its mean besides
         l2_bytes[line] += share * reuse.stored * gpu.l2_gbps
     for at, code in codes(segments):
         l2_bytes[code.line] = l2_bytes.get(code.line, 0.0) + counts[at] * local_bytes(code)
     longest, by_number = longest_warps(segments, by_line, counted)
+    waits = tuple({} for _ in segments)
+    if dram_share.outside:
+        then, _ = longest_warps(segments, of_warp(walk(segments, edges, later, passes)), counted)
+        waits = tuple(
+            {line: max(0.0, after[line] - before.get(line, 0.0)) / STEP_CLOCKS for line in after}
+            for before, after in zip(longest, then, strict=True)
+        )
+    meetings = sum(
+        n * sum(code.name == "BAR" for code in segment.code)
+        for segment, n in zip(segments, each, strict=True)
+    )
     # all warps issue what is guarded, also those that the PTX takes past it
     imbalance = max(1.0, (shape.imbalance - idle / max(issued, 1.0)) / by_number)
     return LaunchWork(
@@ -321,6 +346,9 @@ def work_of(
         any(code.name == "BAR" for _, code in codes(segments)),
         issued,
         machine.registers,
+        waits,
+        dram_written,
+        float(meetings),
     )
 
 
@@ -411,7 +439,7 @@ def products(code: Code) -> float:
     return m * n * k / speed
 
 
-def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: float) -> float:
+def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: "DramShare") -> float:
     """Clocks from the issue of an instruction to its result."""
     kind, line = KINDS.get(code.name, ""), code.line
     near = gpu.shared_clocks
@@ -469,8 +497,8 @@ def l2_traffic(traffic: Traffic) -> dict[int, float]:
 
 def dram_traffic(
     gpu: GpuConstants, reuse: Reuse, traffic: Traffic
-) -> tuple[dict[int, float], dict[int, float], float]:
-    """(line -> bytes of DRAM, line -> bytes of the fabric, share of L2's loads that wait for DRAM).
+) -> tuple[dict[int, float], dict[int, float], "DramShare", float]:
+    """(line -> bytes of DRAM, line -> bytes of the fabric, which loads wait for DRAM, bytes written).
 
     Bytes of DRAM are those of a copy that takes as long.
 
@@ -495,7 +523,8 @@ def dram_traffic(
     crossed = outside * (reuse.read + reuse.written) + missed * lone
     shares = {line: size / everything for line, size in by_line.items()}
     dram = {line: moved * part for line, part in shares.items()}
-    return dram, {line: crossed * part for line, part in shares.items()}, share
+    written = outside * reuse.written + missed * reuse.lone_written
+    return dram, {line: crossed * part for line, part in shares.items()}, share, written
 
 
 def local_bytes(code: Code) -> int:
