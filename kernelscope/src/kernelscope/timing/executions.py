@@ -44,6 +44,7 @@ MOST_UNKNOWNS = 600
 OUT = -2  # where an edge ends that leaves the kernel: what a guarded EXIT lets end
 MOST_PIVOTS = 60  # exchanges of sides; where rounding keeps variables changing, no more helps
 MOST_SUSPECTS = 12
+_WAYS = {"ld": "load", "st": "store", "atom": "atomic", "red": "atomic"}
 _NO_WORK = frozenset(  # neither in PTX nor in machine code: the two need not have as many
     "mov cvta ld st pragma bra brx ret exit bar barrier NOP MOV BRA BRX EXIT BAR BSSY BSYNC".split()
 )
@@ -108,6 +109,9 @@ class PtxCounts:
             for way in ("load", "store", "atomic"):
                 if self.counts[f"{space}_{way}_requests"]:
                     return f"{space} {way}"
+        if not self.executions and parts[0] in _WAYS:  # it never ran
+            space = next((part for part in parts if part in ("global", "shared", "local")), "")
+            return f"{space} {_WAYS[parts[0]]}" if space else ""
         if has_slow_path(self.instruction.opcode):
             return {"div": "division", "sqrt": "mufu"}.get(parts[0], "")
         if parts[0] in ("fma", "mul", "add", "sub") and parts[-1] in ("f32", "f64"):

@@ -10,26 +10,28 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from .gpus import GpuConstants
-from .work import OF_SCHEDULER, SCHEDULERS, UNITS, LaunchWork
+from .work import DRAM_SPREAD, OF_SCHEDULER, SCHEDULERS, UNITS, LaunchWork
 
 DEALING_CLOCKS = 1.17  # a block: 67,584 empty blocks of 32 threads on an H200
 # Of L2's bandwidth: what crosses the fabric between its halves, to and from DRAM. It is an H200's
 # copy, in which Nsight Compute shows that fabric at 91 % of its peak and DRAM at 81 %.
 FABRIC = 0.54
-SHARPNESS = 2.7  # of the maximum: two equal bounds together take 2 ** (1 / 2.7) of one
+SHARPNESS = 3.2  # of the maximum: two equal bounds together take 2 ** (1 / 2.7) of one
 # On an SM. Chains of 256 multiply-adds between barriers: 2, 4, 6 and 8 warps of a scheduler took
 # 1.10, 1.32, 1.48 and 1.35 times the longer of chain and issue on an H200; it gives 1.09 to 1.33.
 SM_SHARPNESS = 2.0
+UNITS_SHARPNESS = 6.0  # of an SM's units among each other
 # DRAM's latency under load, of an H200: a chain of loads takes so many clocks more, times the share
 # of DRAM's bandwidth that is written: 67 at 6 %, 190 at 19 % and 360 at 30 %. Loads alone take 12 more
 # at 24 % and 57 at 43 %. Single loads have a standard deviation of 168 clocks, 272 with 180 more.
-WRITING_CLOCKS, SPREAD_CLOCKS, LOADED_SPREAD = 1100.0, 168.0, 0.6
+WRITING_CLOCKS, LOADED_SPREAD = 1100.0, 0.6
 # ... and the last of a block's warps at a barrier is later than the mean by so much of it, times the
 # logarithm of their number: 8 warps 0.3 to 0.5, 32 warps 0.8 to 1.
 LAST_WARP = 0.15
 LOAD_PASSES = 4
 BUSY = 0.6  # of the time; Nsight Compute, too, calls a launch with less bound by latency
 WAITS = ("latency", "atomics", "launch and starts")  # bounds in which every unit may be idle
+ALIKE = 0.97  # where DRAM and the fabric before it are as near, Nsight Compute shows the fabric
 TAIL, FEW = "tail", "few blocks"
 FABRIC_NAME = "L2 to DRAM"
 SEND = UNITS.index("send")
@@ -99,6 +101,13 @@ def smooth_max(*values, sharpness: float = SHARPNESS) -> float | np.ndarray:
     return most * sum((value / safe) ** sharpness for value in values) ** (1 / sharpness)
 
 
+def smooth_sum(busy: np.ndarray) -> np.ndarray:
+    """(..., units) clocks -> (...) of all units together: a maximum, larger where several are near
+    it, as they wait for each other.
+    """
+    return smooth_max(*np.moveaxis(busy, -1, 0)[..., None], sharpness=UNITS_SHARPNESS)[..., 0]
+
+
 def predict(
     work: LaunchWork, gpu: GpuConstants, kernel: str, notes: tuple[str, ...] = ()
 ) -> Prediction:
@@ -142,7 +151,7 @@ def under_load(work: LaunchWork, gpu: GpuConstants) -> LaunchWork:
         busy = work.dram_written / us / 1e3 / gpu.dram_gbps
         later = WRITING_CLOCKS * min(busy, 1.0)
         if work.meetings:
-            spread = SPREAD_CLOCKS + LOADED_SPREAD * later
+            spread = DRAM_SPREAD + LOADED_SPREAD * later
             together = max(1.0, waits / work.meetings)
             later += LAST_WARP * np.log2(work.shape.warps) * spread / np.sqrt(together)
         later *= max(0.0, 1.0 - dram / us)  # the bound by itself has the rest
@@ -163,7 +172,9 @@ def units_of(bounds: dict[str, float]) -> dict[str, float]:
 def busiest_of(bounds: dict[str, float]) -> str:
     """Return the unit with the longest bound."""
     units = units_of(bounds)
-    return max(units, key=units.__getitem__)
+    busiest = max(units, key=units.__getitem__)
+    alike = busiest == "DRAM" and units[FABRIC_NAME] > ALIKE * units["DRAM"]
+    return FABRIC_NAME if alike else busiest
 
 
 def limit_of(bounds: dict[str, float], us: float) -> str:
@@ -195,8 +206,9 @@ def _round(chain: np.ndarray, units: np.ndarray, blocks: int, warps: int, barrie
     apart = blocks if barriers else blocks * warps  # how many run independently of others
     of_scheduler = -(-blocks * warps // SCHEDULERS) * SCHEDULERS / (blocks * warps)
     busy = units * blocks * np.where(OF_SCHEDULER[: units.shape[1]], of_scheduler, 1.0)
-    together = float(smooth_max(chain.sum(), busy.sum(0).max(), sharpness=SM_SHARPNESS))
-    in_turn = float(smooth_max(chain, busy.max(1), sharpness=SM_SHARPNESS).sum())
+    total, each = smooth_sum(busy.sum(0)), smooth_sum(busy)
+    together = float(smooth_max(chain.sum(), float(total), sharpness=SM_SHARPNESS))
+    in_turn = float(smooth_max(chain, each, sharpness=SM_SHARPNESS).sum())
     return together + max(in_turn - together, 0.0) / apart
 
 

@@ -212,7 +212,7 @@ class Time(Counters):
             found.append(
                 PtxCounts(instruction, line, executed, counts, merged, place, of_warps=by_warp)
             )
-        return found
+        return found + _never_ran(launch, {id(one.instruction) for one in found}, blocks)
 
     def _predict(self, launch: Launch) -> Prediction:
         blocks = int(np.prod(launch.grid))
@@ -294,6 +294,17 @@ class Time(Counters):
                 one = replace(one, first_bytes=blocks * DRAM_PIECE * pieces, touching=touching)
             found.append(one)
         return found
+
+
+def _never_ran(launch: Launch, ran: set[int], blocks: dict[int, BlockPlace]) -> list[PtxCounts]:
+    """The instructions of the kernel, and of what it called, that no warp executed."""
+    return [
+        PtxCounts(one, launch.source.own_line(one), 0, Counter(), False, blocks[id(one)])
+        for function in launch.source.module.functions.values()
+        if any(id(one) in ran for one in function.body)
+        for one in function.body
+        if id(one) not in ran and id(one) in blocks
+    ]
 
 
 def slow_paths(event: InstructionEvent) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .caches import SECTOR_BYTES
+from .caches import PIECE_SECTORS, SECTOR_BYTES
 from .executions import KINDS, PtxCounts, codes, executions, loads_of, may_fuse, of_several
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
@@ -40,6 +40,9 @@ ATOMIC = 2.35  # ... and each sector of an atomic: 9.6 ps at random words of 4 M
 # sectors. Atomics on 16 KiB took 2.9 times as long as on 4 MiB, on 64 KiB 1.5 and on 256 KiB 1.1.
 UNEVEN = 0.67 * 1.63
 FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block of the cluster
+# Standard deviations of the latency of a load that L2 has, or DRAM, on an H200 with nothing else.
+L2_SPREAD, DRAM_SPREAD = 19.0, 168.0
+PIECE_BYTES, PIECES_OF_LINE = PIECE_SECTORS * SECTOR_BYTES, 2
 STEP_CLOCKS = 100.0  # of DRAM's latency, by which the chain is walked again
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
@@ -230,8 +233,6 @@ class Traffic:
         requests = self.requests.get((line, "global atomic"), 0.0)
         return self.far[line, "global atomic"] / requests if requests else 0.0
 
-    def own_load(self, code):
-        return self.loads.get(id(code))
 
 
 def words_of(opcode: str) -> int:
@@ -446,11 +447,7 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: "Dra
     if kind in ("shared load", "shared atomic", "shared store"):
         return near + traffic.per_request(line, kind) - 1
     if kind in ("global load", "async copy"):
-        own = traffic.own_load(code)
-        miss = own.l1_waiting if own else 1.0
-        far = miss * (gpu.l2_clocks - near - 9)
-        far += dram_share.of(own) * (gpu.dram_clocks - gpu.l2_clocks)
-        return near + 9 + far + traffic.per_request(line, kind) - 1
+        return near + 9 + far_clocks(traffic, code, gpu, dram_share)
     if kind == "global atomic":
         return gpu.l2_clocks + traffic.per_request(line, kind) - 1
     if code.name == "LDL":
@@ -472,19 +469,42 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: "Dra
 @dataclass(frozen=True)
 class DramShare:
     """outside: share of the bytes read that L2 lacks; alone: share of what blocks touch first that
-    no other block has touched before."""
+    no other block has touched before.
+    """
 
     outside: float
     alone: float
 
-    def of(self, load) -> float:
-        if load is None:
-            return self.outside * self.alone
+    def waiting(self, load: PtxCounts) -> tuple[float, float]:
+        """(share of a load's requests that wait for DRAM, pieces of DRAM that each touches)."""
         requests = load.touching * load.executions
-        if not requests: return 0.0
-        pieces = 1.0 if load.first_bytes is None else load.first_bytes / 64 / requests
-        found = self.outside * load.touching * (1 - (1 - self.alone) ** max(1.0, pieces))
-        return min(load.l1_waiting, found)
+        if not requests:
+            return 0.0, 1.0
+        known = load.first_bytes is not None
+        pieces = max(1.0, load.first_bytes / PIECE_BYTES / requests) if known else 1.0
+        found = self.outside * load.touching * (1 - (1 - self.alone) ** pieces)
+        return min(load.l1_waiting, found), pieces
+
+
+def far_clocks(traffic: Traffic, code: Code, gpu: GpuConstants, dram_share: DramShare) -> float:
+    """Clocks from L1 to the result of a load of global memory: of a warp's lines the last counts."""
+    passes = traffic.per_request(code.line, KINDS[code.name]) - 1
+    load = traffic.loads.get(id(code))
+    if load is None or not load.executions:
+        beyond = dram_share.outside * dram_share.alone * (gpu.dram_clocks - gpu.l2_clocks)
+        return passes + gpu.l2_clocks - gpu.shared_clocks - 9 + beyond
+    waiting, (in_dram, pieces) = load.l1_waiting, dram_share.waiting(load)
+    lines = load.counts["global_load_lines"] * load.l1_missing / load.executions
+    lines = max(1.0, lines / waiting) if waiting else 1.0
+    in_l2 = gpu.l2_clocks - gpu.shared_clocks - 9 + L2_SPREAD * last_of(lines)
+    in_l2 += max(0.0, ASKED * lines - 1 - passes)
+    beyond = gpu.dram_clocks - gpu.l2_clocks + DRAM_SPREAD * last_of(pieces / PIECES_OF_LINE)
+    return passes + waiting * in_l2 + in_dram * beyond
+
+
+def last_of(count: float) -> float:
+    """Standard deviations from the mean to the last of so many, about, as of a normal one."""
+    return 0.45 * np.log2(max(1.0, count))
 
 
 def l2_traffic(traffic: Traffic) -> dict[int, float]:
