@@ -51,6 +51,8 @@ _NO_WORK = frozenset(  # neither in PTX nor in machine code: the two need not ha
 _LIGHT = 0.1  # weight of a branch, and of the steps of a loop that has loads and so on as anchors
 _LIGHTER = 0.03  # ... of a branch around code that has anchors
 _MOST_TRIPS = 1.5  # times the mean of a loop's trips: longer variants of it are left out
+_NOISE = 5e-3  # of the warps: what is left of a way that none takes
+_HARDLY, _SURE = 1e-2, 0.1  # how much worse the anchors may fit without segments
 _ALIKE = 0.7  # share of their lines that two loops have in common, if they are one
 _OF_DIVISION = 16  # machine instructions of one division of integers, about
 _FUNCTIONS = ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "tanh")
@@ -151,13 +153,15 @@ def of_several(counted: Iterable[PtxCounts]) -> set[tuple[int, str]]:
     """(line, kind) of machine instructions that belong to more than the PTX of that kind: ptxas
     makes products and sums of divisions, of roots, and to scale the arguments of functions.
     """
-    return {
+    found = {
         (one.line, kind)
         for one in counted
         if _is_long(one.instruction)
         for kind in ("float32", "float64", "mufu")
         if kind != one.kind  # a root rounded to nearest has one MUFU.RSQ on all its ways
     }
+    # ptxas counts the lanes of a warp that add to one address, and lets one of them add.
+    return found | {(one.line, "popc") for one in counted if one.kind.endswith("atomic")}
 
 
 def _is_long(instruction: Instruction) -> bool:
@@ -196,7 +200,7 @@ def executions(
     if len(edges) > MOST_UNKNOWNS:
         return _by_line(len(segments), anchors, warps), {}
     system = _System(segments, edges, anchors, loops.machine, warps)
-    found = system.without(loops.too_long(), system.solve())
+    found = system.without(loops.too_long(), system.solve(), _SURE)
     for suspect in system.suspects(found)[:MOST_SUSPECTS]:
         found = system.without([suspect], found)
     edge_counts = {edge: float(count) for edge, count in zip(edges, found, strict=True)}
@@ -262,14 +266,16 @@ class _System:
             size = np.maximum(self.entered @ found, 1e-3 * self.warps)
         return found
 
-    def without(self, left_out: list[int], found: np.ndarray) -> np.ndarray:
+    def without(
+        self, left_out: list[int], found: np.ndarray, worse: float = _HARDLY
+    ) -> np.ndarray:
         """Return the counts with some segments never entered, or `found` if these fit worse."""
         if not left_out:
             return found
         allowed = self.allowed.copy()
         self.allowed[[end in left_out for _, end in self.edges]] = False
         other = self.solve(found)
-        if self.error(other) > self.error(found) + 1e-2:
+        if self.error(other) > self.error(found) + worse:
             self.allowed = allowed
             return found
         return other
@@ -298,7 +304,7 @@ class _System:
         for loop in self.loops if counts is not None else ():
             runs = float(counts[loop.header])
             few = 1e-3 * self.warps
-            above = next((counts[at] for at in loop.above if counts[at] > few), 0.0)
+            above = next((counts[at] for at in loop.above if counts[at] > _NOISE * self.warps), 0.0)
             wanted = min(runs, float(above))
             if wanted > few:
                 into = [end == loop.header and start not in loop.body for start, end in self.edges]
@@ -720,7 +726,7 @@ def loads_of(segments: tuple[Segment, ...], counted: list[PtxCounts]) -> dict[in
     """Machine loads of global memory, by their ids -> the load of the PTX that each is."""
     lines: defaultdict[tuple[int, str], _Loads] = defaultdict(_Loads)
     for one in counted:
-        if one.kind in ("global load", "async copy") and not one.merged:
+        if one.executions and one.kind in ("global load", "async copy") and not one.merged:
             lines[one.line, one.kind].blocks[one.place.block].append(one)
     found = {}
     for segment in segments:
