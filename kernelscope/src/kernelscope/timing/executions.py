@@ -385,10 +385,10 @@ def _of_one_kind(
     if set(rows) == set(blocks):
         return [(row, sum(blocks[block])) for block, row in rows.items()]
     all_of_them, heads = sum(rows.values()), {head for head, _ in copies.values()}
-    parts = []
-    for head in {loop_of[block] * (loop_of[block] in heads) for block in blocks}:
+    parts, twins = [], {block: loops.twin.get(loop_of[block], 0) for block in blocks}
+    for head in {twins[block] * (twins[block] in heads) for block in blocks}:
         home = [copies.get(at, (0, 0.0))[0] == head for at in range(size)]
-        inside = [b for b in blocks if loop_of[b] * (loop_of[b] in heads) == head]
+        inside = [b for b in blocks if twins[b] * (twins[b] in heads) == head]
         parts.append((all_of_them * home, sum(sum(blocks[block]) for block in inside)))
     complete = sum(row for row, _ in parts).sum() == all_of_them.sum()
     if complete and all(row.any() for row, _ in parts):
@@ -523,8 +523,8 @@ class _Loops:
     has: (segments) how many instructions of a (line, kind) each has; depth: (segments) loops around
     each; ptx: block that heads a loop -> the loop, of those that ran; inside: header of a loop of
     machine code -> segments of the loops inside it; copies: segment -> (block that heads a loop of
-    the PTX, steps of it that the segment has), of segments in loops, and of longer ones that ptxas
-    has put beside them.
+    the PTX, steps of it that the segment has), of segments in loops, and of those that ptxas has
+    put beside them; twin: block that heads a loop -> of the first loop that has the same.
     """
 
     def __init__(self, segments: tuple[Segment, ...], counted: list[PtxCounts]):
@@ -551,6 +551,11 @@ class _Loops:
                 members[head].append(one)
         ran = {head: own for head, own in members.items() if of_block[head]}
         self.ptx = {head: _PtxLoop(head, own, of_block) for head, own in ran.items()}
+        first: dict[tuple, int] = {}  # of loops that have the same, such as of a function inlined
+        self.twin = {
+            head: first.setdefault((frozenset(loop.of_step.items()), frozenset(loop.lines)), head)
+            for head, loop in self.ptx.items()
+        }
         self.copies = dict(self._find_copies())
 
     def _find_copies(self) -> Iterable[tuple[int, tuple[int, float]]]:
@@ -563,11 +568,13 @@ class _Loops:
                 shared = [has[key] / n for key, n in loop.of_step.items() if has[key]]
                 steps = min(shared, default=0.0)
                 if own <= loop.lines and steps >= 1:
-                    yield at, (head, steps)
+                    yield at, (self.twin[head], steps)
 
     def too_long(self) -> list[int]:
         """Segments with more steps of a loop of the PTX than it takes each time."""
-        most = {head: max(1.0, _MOST_TRIPS * loop.trips) for head, loop in self.ptx.items()}
+        most: defaultdict[int, float] = defaultdict(lambda: 1.0)
+        for head, loop in self.ptx.items():
+            most[self.twin[head]] = max(most[self.twin[head]], _MOST_TRIPS * loop.trips)
         return [at for at, (head, steps) in self.copies.items() if steps > most[head]]
 
     def iterations(self, of_these: list[NaturalLoop]) -> dict[tuple, tuple[np.ndarray, float]]:
@@ -607,7 +614,7 @@ class _Loops:
             for work, header in own:
                 times = work / min(1.0, min(whole)) if work >= 0.5 else 0.0
                 row[header] = 2 ** round(np.log2(times)) if times else 0.0
-                if self.copies.get(header, (0, 0.0))[0] == head:
+                if self.copies.get(header, (0, 0.0))[0] == self.twin[head]:
                     row[header] = self.copies[header][1]
             if whole:
                 found[head, *(header for _, header in own)] = row, self.ptx[head].steps
