@@ -601,25 +601,28 @@ class _Loops:
                 twin = self.ptx[head].lines, self.ptx[head].work
                 same = [h for h in common if (self.ptx[h].lines, self.ptx[h].work) == twin]
                 alike[frozenset(same)].append((1.0 if outer else of_step, loop.header))
-        paired: dict[int, list[tuple[float, int]]] = {}
+        paired: dict[tuple[int, ...], list[tuple[float, int]]] = {}
         for heads, own in alike.items():
             count, rest = divmod(len(own), len(heads))  # loops of one line, again and again
             own.sort(key=lambda one: one[1])
-            for number, head in enumerate(sorted(heads)):
-                paired[head] = own[number * count : (number + 1) * count] if not rest else own
+            if rest:
+                paired[tuple(sorted(heads))] = own
+            else:
+                for number, head in enumerate(sorted(heads)):
+                    paired[head,] = own[number * count : (number + 1) * count]
         found = {}
-        for head, own in paired.items():
+        for heads, own in paired.items():
             whole = [work for work, _ in own if work >= 0.5]
             row = np.zeros(len(self.segments))
             for work, header in own:
                 times = work / min(1.0, min(whole)) if work >= 0.5 else 0.0
                 row[header] = 2 ** round(np.log2(times)) if times else 0.0
-                if self.copies.get(header, (0, 0.0))[0] == self.twin[head]:
+                if self.copies.get(header, (0, 0.0))[0] == self.twin[heads[0]]:
                     row[header] = self.copies[header][1]
             if whole:
-                found[head, *(header for _, header in own)] = row, self.ptx[head].steps
+                steps = sum(self.ptx[head].steps for head in heads)
+                found[heads[0], *(header for _, header in own)] = row, steps
         return found
-
 
     def _steps_of(self, loop: NaturalLoop, ptx: "_PtxLoop", work: int) -> float:
         """How many steps of a loop of the PTX a run of one of machine code has: by its loads and so
