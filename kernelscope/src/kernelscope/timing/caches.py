@@ -108,7 +108,7 @@ class SectorStreams:
 
 class HotLines:
     """Atomics, or stores, of a launch that meet in L2. first_block: number of the chunk's first;
-    group: blocks that are neighbours in the grid; those of several groups stand for all.
+    group: so many blocks are neighbours; others that meet stand for all.
 
     What warps ask of a sector is done one after another: an operation, or more where lanes want one
     address. The lines of a stretch of memory go to two slices of L2 by turns, and a slice takes
@@ -158,8 +158,8 @@ class HotLines:
         if not self._parts:
             return 0.0, np.inf
         sector, operations, of_floats, first, last = self._merged()
-        several = last.max() // self.group > 0
-        meet = first // self.group != last // self.group if several else first != last
+        near = self.group if last.max() - first.min() >= self.group else 1
+        meet = last - first >= near
         times = np.where(meet, scale, 1.0)
         line = sector // LINE_SECTORS
         stretch = (line - line.min()) // SLICED_LINES

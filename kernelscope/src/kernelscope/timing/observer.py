@@ -107,7 +107,8 @@ class Time(Counters):
         self._launch = launch
         self._before = self._counts(launch)
         self._streams = SectorStreams()
-        group = len(next(iter(self.chosen_blocks(launch) or [range(1)])))
+        self._chosen = self.chosen_blocks(launch) or (range(int(np.prod(launch.grid))),)
+        group = len(self._chosen[0]) if len(self._chosen) > 1 else 1
         self._hot = HotLines(self.gpu.atomic_line_ns / 4, self.gpu.atomic_ns, group)
         self._stored = HotLines(STORE_NS, 0.0, group)
         self._ran, self._pieces = 0, [[], []]
@@ -117,7 +118,7 @@ class Time(Counters):
 
     def chunk_started(self, machine: MachineView) -> None:
         super().chunk_started(machine)
-        self._hot.first_block = self._stored.first_block = self._ran
+        self._hot.first_block = self._stored.first_block = machine.first_block
         self._ran += machine.block_count
         self._first_lanes = 32 * machine.warps_per_block
         self._streams.begin()
@@ -251,8 +252,8 @@ class Time(Counters):
 
     def _unevenness(self, launch: Launch, blocks: int, resident: int) -> Unevenness:
         work = np.concatenate(self._work_of_warps)
-        chosen = self.chosen_blocks(launch) or (range(blocks),)
-        numbers = np.concatenate([np.arange(one.start, one.stop) for one in chosen])[: len(work)]
+        chosen = [np.arange(one.start, one.stop) for one in self._chosen]
+        numbers = np.concatenate(chosen)[: len(work)]
         if len(numbers) != len(work):  # a launch that ended early
             return Unevenness()
         work, order = work[np.argsort(numbers)], np.sort(numbers)
