@@ -21,6 +21,8 @@ SHARPNESS = 3.2  # of the maximum: two equal bounds together take 2 ** (1 / 2.7)
 # 1.10, 1.32, 1.48 and 1.35 times the longer of chain and issue on an H200; it gives 1.09 to 1.33.
 SM_SHARPNESS = 2.0
 UNITS_SHARPNESS = 6.0  # of an SM's units among each other
+# Clocks of issue, of an SM, for each of a unit.
+ISSUES = {"fma": 1.0, "alu": 0.5, "fp64": 0.25, "mufu": 0.125, "memory": 0.25}
 # DRAM's latency under load, of an H200: a chain of loads takes so many clocks more, times the share
 # of DRAM's bandwidth that is written: 67 at 6 %, 190 at 19 % and 360 at 30 %. Loads alone take 12 more
 # at 24 % and 57 at 43 %. Single loads have a standard deviation of 168 clocks, 272 with 180 more.
@@ -101,11 +103,17 @@ def smooth_max(*values, sharpness: float = SHARPNESS) -> float | np.ndarray:
     return most * sum((value / safe) ** sharpness for value in values) ** (1 / sharpness)
 
 
-def smooth_sum(busy: np.ndarray) -> np.ndarray:
-    """(..., units) clocks -> (...) of all units together: a maximum, larger where several are near
-    it, as they wait for each other.
+def units_together(busy: np.ndarray) -> np.ndarray:
+    """(..., units) clocks -> (...) of all units together: the longest, or longer where others are
+    near it. What a unit's own instructions take of the issue does not disturb it.
     """
-    return smooth_max(*np.moveaxis(busy, -1, 0)[..., None], sharpness=UNITS_SHARPNESS)[..., 0]
+    issue = busy[..., :1]
+    own = np.array([ISSUES.get(unit, 0.0) for unit in UNITS[: busy.shape[-1]]])
+    disturbing = np.clip(1 - own * busy / np.maximum(issue, 1e-30), 0, 1)
+    disturbing[..., 0] = 1.0
+    longest = np.maximum(busy.max(-1), 1e-30)
+    share = (disturbing * (busy / longest[..., None]) ** UNITS_SHARPNESS).sum(-1)
+    return longest * np.maximum(1.0, share) ** (1 / UNITS_SHARPNESS)
 
 
 def predict(
@@ -206,7 +214,7 @@ def _round(chain: np.ndarray, units: np.ndarray, blocks: int, warps: int, barrie
     apart = blocks if barriers else blocks * warps  # how many run independently of others
     of_scheduler = -(-blocks * warps // SCHEDULERS) * SCHEDULERS / (blocks * warps)
     busy = units * blocks * np.where(OF_SCHEDULER[: units.shape[1]], of_scheduler, 1.0)
-    total, each = smooth_sum(busy.sum(0)), smooth_sum(busy)
+    total, each = units_together(busy.sum(0)), units_together(busy)
     together = float(smooth_max(chain.sum(), float(total), sharpness=SM_SHARPNESS))
     in_turn = float(smooth_max(chain, each, sharpness=SM_SHARPNESS).sum())
     return together + max(in_turn - together, 0.0) / apart
