@@ -78,6 +78,25 @@ class SectorStreams:
         """Share of the sectors loaded that the block itself has stored to before."""
         return self.own / self.loaded if self.loaded else 0.0
 
+    def lost(self, lines: int) -> dict[int, tuple[float, float]]:
+        """Return instruction key -> of a block, (sectors that it loads again and that a cache of so
+        many lines for the block alone has lost, share of the requests that lack any).
+        """
+        found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+        streams = [stream for stream in self.streams if stream]
+        for stream in streams:
+            sectors = np.concatenate([part for _, part, _ in stream])
+            sizes = np.array([part.size for _, part, _ in stream])
+            absent = ~hits(sectors, max(1, lines))
+            absent[np.unique(sectors, return_index=True)[1]] = False  # those it loads first
+            counts = np.add.reduceat(absent, np.cumsum(sizes) - sizes)
+            for (key, _, warps), count in zip(stream, counts.tolist(), strict=True):
+                of_key = found[key]
+                of_key[0] += count
+                of_key[1] += min(count, warps)
+                of_key[2] += warps
+        return {key: (n / len(streams), some / of) for key, (n, some, of) in found.items()}
+
     def misses(self, lines: int, resident: int) -> dict[int, tuple[float, float]]:
         """Return instruction key -> of a block, (sectors that a cache of so many lines lacks,
         share of the requests that lack any). resident: blocks that share the cache, side by side.

@@ -79,7 +79,8 @@ class PtxCounts:
 
     l1_missing: share of the sectors that it loads which L1 does not have; l1_waiting: share of its
     requests that wait for any; first_bytes: of the pieces of DRAM that it touches before any other,
-    None: not followed; touching: share of its requests that do; of_warps: (warps of a block,)
+    None: not followed; touching: share of its requests that do; lost_bytes: that it loads again
+    when L2 has lost them; losing: share of its requests that do; of_warps: (warps of a block,)
     executions, summed over blocks.
     """
 
@@ -93,6 +94,8 @@ class PtxCounts:
     l1_waiting: float = 1.0
     first_bytes: float | None = None
     touching: float = 1.0
+    lost_bytes: float = 0.0
+    losing: float = 0.0
     of_warps: np.ndarray | None = None
 
     @cached_property

@@ -13,7 +13,7 @@ from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
 from ..watch.counters.traffic import Lanes
-from .caches import PIECE_SECTORS, SECTOR_BYTES, HotLines, SectorStreams, starts_of
+from .caches import LINE_SECTORS, PIECE_SECTORS, SECTOR_BYTES, HotLines, SectorStreams, starts_of
 from .estimate import estimated
 from .executions import BlockPlace, PtxCounts, has_slow_path
 from .gpus import GpuConstants, gpu
@@ -21,9 +21,9 @@ from .machine_code import Segment, loops_of, machine_code
 from .model import Prediction, predict
 from .report import text
 from .uneven import Unevenness, unevenness
-from .work import LaunchShape, Reuse, l1_lines, resident_blocks, work_of
+from .work import LaunchShape, Reuse, l1_lines, resident_blocks, reused_bytes, work_of
 
-DRAM_PIECE = SECTOR_BYTES * PIECE_SECTORS
+DRAM_PIECE, LINE_BYTES = SECTOR_BYTES * PIECE_SECTORS, SECTOR_BYTES * LINE_SECTORS
 LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds no others open
 GROUPS = 16  # of neighbouring blocks that stand for a large grid
 GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
@@ -229,9 +229,10 @@ class Time(Counters):
             notes.append("no machine code here: instructions and registers are guessed from PTX")
         resident = resident_blocks(self.gpu, launch.warps, machine.registers, launch.shared_bytes)
         resident = min(resident, -(-blocks // self.gpu.sms))
+        reuse = self._reuse(launch, scale)
         work = work_of(
             machine,
-            self._with_l1(counted, launch, blocks, resident),
+            self._with_caches(counted, launch, blocks, resident, reuse),
             self.gpu,
             LaunchShape(
                 blocks,
@@ -241,7 +242,7 @@ class Time(Counters):
                 self._imbalance(),
                 self._unevenness(launch, blocks, resident),
             ),
-            self._reuse(launch, scale),
+            reuse,
         )
         return predict(work, self.gpu, launch.kernel, tuple(notes))
 
@@ -280,10 +281,18 @@ class Time(Counters):
             stored=stored,
         )
 
-    def _with_l1(self, counted, launch: Launch, blocks: int, resident: int) -> list[PtxCounts]:
-        """The same with the shares of the sectors that L1 lacks, and of those touched first."""
+    def _with_caches(
+        self, counted, launch: Launch, blocks: int, resident: int, reuse: Reuse
+    ) -> list[PtxCounts]:
+        """The same with the shares of the sectors that L1 lacks, of those touched first, and of
+        those that L2 has lost before they are loaded again.
+        """
         lines = l1_lines(self.gpu, launch.shared_bytes, resident)
         lacking, first = self._streams.misses(lines, resident), self._streams.first_touches()
+        touched = blocks * DRAM_PIECE * sum(pieces for pieces, _ in first.values())
+        alone = min(1.0, (reuse.read + reuse.lone_read) / touched) if touched else 1.0
+        side_by_side = max(1.0, alone * min(blocks, resident * self.gpu.sms))
+        lost = self._streams.lost(int(reused_bytes(self.gpu) / LINE_BYTES / side_by_side))
         found = []
         for one in counted:
             key, sectors = id(one.instruction), one.counts["global_load_sectors"] / blocks
@@ -292,7 +301,14 @@ class Time(Counters):
                 one = replace(one, l1_missing=min(1.0, missing / sectors), l1_waiting=waiting)
             if key in first:
                 pieces, touching = first[key]
-                one = replace(one, first_bytes=blocks * DRAM_PIECE * pieces, touching=touching)
+                again, share = lost[key]
+                one = replace(
+                    one,
+                    first_bytes=blocks * DRAM_PIECE * pieces,
+                    touching=touching,
+                    lost_bytes=alone * blocks * SECTOR_BYTES * again,
+                    losing=alone * share,
+                )
             found.append(one)
         return found
 
