@@ -12,7 +12,18 @@ from pathlib import Path
 import numpy as np
 from kernelscope import RawModule
 
-PARTS = ("", "_second", "_third", "_fourth", "_fifth", "_sixth", "_seventh", "_eighth", "_ninth")
+PARTS = (
+    "",
+    "_second",
+    "_third",
+    "_fourth",
+    "_fifth",
+    "_sixth",
+    "_seventh",
+    "_eighth",
+    "_ninth",
+    "_tenth",
+)
 NAMES = tuple("held_out" + part for part in PARTS)
 FOLDERS = {name: Path(__file__).with_name(name) for name in NAMES}
 PERIOD = 1 << 20  # after so many, random floats repeat

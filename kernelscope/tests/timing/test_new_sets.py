@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import seventh_expected
 import sixth_expected
+import tenth_expected
 import third_expected
 from held_out_set import FOLDERS, NAMES, at_shape, held_out
 
@@ -21,6 +22,7 @@ EXPECTED = {
     "held_out_seventh": seventh_expected.EXPECTED,
     "held_out_eighth": eighth_expected.EXPECTED,
     "held_out_ninth": ninth_expected.EXPECTED,
+    "held_out_tenth": tenth_expected.EXPECTED,
 }
 TIMES = {
     "held_out_third": 80,
@@ -30,6 +32,7 @@ TIMES = {
     "held_out_seventh": 48,
     "held_out_eighth": 48,
     "held_out_ninth": 48,
+    "held_out_tenth": 48,
 }
 IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; rows are sorted here
 KERNELS = [(folder, name) for folder, kernels in EXPECTED.items() for name in sorted(kernels)]

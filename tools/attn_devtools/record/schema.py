@@ -540,6 +540,8 @@ class TimeModelRecord(RecordStamp):
     eighth_corrected: NotRequired[TimeModelPart]
     ninth: NotRequired[TimeModelPart]
     ninth_corrected: NotRequired[TimeModelPart]
+    tenth: NotRequired[TimeModelPart]
+    tenth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
