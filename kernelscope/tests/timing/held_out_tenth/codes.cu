@@ -56,8 +56,8 @@ extern "C" __global__ void chacha20_xor(
 // bits: (number, bits). Both images have `count`, and blockIdx.y is the pair of images. A thread
 // takes a descriptor; the other ones come through shared memory.
 extern "C" __global__ void __launch_bounds__(128) orb_match(
-    const unsigned* __restrict__ query, const unsigned* __restrict__ train, int2* __restrict__ match,
-    int count)
+    const unsigned* __restrict__ query, const unsigned* __restrict__ train,
+    int2* __restrict__ match, int count)
 {
     __shared__ __align__(16) unsigned tile[128][8];
     const int i = blockIdx.x * 128 + threadIdx.x;

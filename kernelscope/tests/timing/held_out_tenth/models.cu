@@ -1,7 +1,8 @@
 // Models: an option's tree, random numbers, a cloth, and hidden states.
 
-// The price of an American put by a binomial tree of `steps`, at most 1024, for spots of 100 exp(0.1 z) and a
-// strike of 100. A block takes an option; the values of a step are in shared memory.
+// The price of an American put by a binomial tree of `steps`, at most 1024, for spots of 100
+// exp(0.1 z) and a strike of 100. A block takes an option; the values of a step are in shared
+// memory.
 extern "C" __global__ void binomial_american(
     const float* __restrict__ z, float* __restrict__ price, int steps, float volatility, float rate,
     float years)
@@ -44,9 +45,9 @@ extern "C" __global__ void box_muller_pcg(float4* __restrict__ normal, int quads
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
         const unsigned a = pcg(seed ^ (4 * i + 2 * j)), b = pcg(a + 4 * i + 2 * j + 1);
-        const float radius = sqrtf(-2.0f * logf(((a >> 8) + 1) * 0x1p-24f));
+        const float radius = sqrtf(-2.0f * logf(((a >> 8) + 1) / 16777216.0f));
         float sine, cosine;
-        sincospif((b >> 8) * 0x1p-23f, &sine, &cosine);
+        sincospif((b >> 8) / 8388608.0f, &sine, &cosine);
         v[2 * j] = radius * cosine;
         v[2 * j + 1] = radius * sine;
     }
@@ -115,7 +116,8 @@ extern "C" __global__ void __launch_bounds__(64) viterbi_64(
 #pragma unroll
         for (int i = 0; i < 64; i += 4) {
             const float4 s = *(const float4*)&before[t & 1][i];
-            const float four[4] = {s.x + way[i], s.y + way[i + 1], s.z + way[i + 2], s.w + way[i + 3]};
+            const float four[4] = {s.x + way[i], s.y + way[i + 1], s.z + way[i + 2],
+                                   s.w + way[i + 3]};
 #pragma unroll
             for (int j = 0; j < 4; ++j)
                 if (four[j] > most) {

@@ -112,7 +112,8 @@ extern "C" __global__ void volume_projection(
     const float* __restrict__ volume, float* __restrict__ view, int side, int size, float cosine,
     float sine)
 {
-    const int px = blockIdx.x * blockDim.x + threadIdx.x, py = blockIdx.y * blockDim.y + threadIdx.y;
+    const int px = blockIdx.x * blockDim.x + threadIdx.x;
+    const int py = blockIdx.y * blockDim.y + threadIdx.y;
     if (px >= size || py >= size) return;
     const float middle = 0.5f * (side - 1), u = (px + 0.5f) * side / size - 0.5f * side;
     const float y = fminf(fmaxf((py + 0.5f) * side / size - 0.5f, 0.0f), side - 1.001f);

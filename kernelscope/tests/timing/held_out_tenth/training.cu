@@ -54,9 +54,9 @@ extern "C" __global__ void l2_normalise_backward(
     const float over = rsqrtf(square + 1e-12f), by = dot * over * over;
 #pragma unroll
     for (int i = 0; i < 6; ++i)
-        dx[start + 32 * i] = make_float4((d[i].x - by * v[i].x) * over, (d[i].y - by * v[i].y) * over,
-                                         (d[i].z - by * v[i].z) * over,
-                                         (d[i].w - by * v[i].w) * over);
+        dx[start + 32 * i] =
+            make_float4((d[i].x - by * v[i].x) * over, (d[i].y - by * v[i].y) * over,
+                        (d[i].z - by * v[i].z) * over, (d[i].w - by * v[i].w) * over);
 }
 
 // A depthwise convolution with 7 x 7 taps, as in ConvNeXt, plus a bias: x and y (images, height,
