@@ -790,7 +790,7 @@ class _Loads:
 
 def _most_alike(code: Code, loads: list[PtxCounts]) -> int:
     """The place of the load that is as wide as one of machine code, and has its offset."""
-    bits, offset = _bits_of_code(code), _offset_of_code(code)
+    bits, offset = bits_of_code(code), _offset_of_code(code)
     alike = [(bits_of(o.instruction) != bits, _offset_of(o) != offset) for o in loads]
     return min(range(len(loads)), key=alike.__getitem__)
 
@@ -803,7 +803,7 @@ def bits_of(instruction: Instruction) -> int:
     return several * bits
 
 
-def _bits_of_code(code: Code) -> int:
+def bits_of_code(code: Code) -> int:
     return next((_WIDTHS[part] for part in code.parts if part in _WIDTHS), 32)
 
 

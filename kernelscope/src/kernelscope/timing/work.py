@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .caches import PIECE_SECTORS, SECTOR_BYTES
-from .executions import KINDS, PtxCounts, codes, executions, loads_of, may_fuse, of_several
+from .executions import KINDS, PtxCounts, bits_of, bits_of_code, codes, executions, loads_of, may_fuse, of_several
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
 from .schedule import MEETINGS, Chain, walk
@@ -355,18 +355,29 @@ def work_of(
 
 
 def corrections(segments, counts: np.ndarray, counted: list[PtxCounts]) -> dict:
-    """(line, kind) -> exact executions over those that the segments' counts give."""
+    """(line, kind) -> exact executions over those that the segments' counts give.
+
+    Where machine code has fewer loads than the PTX it has wider ones, or ptxas has left some out.
+    """
     wanted: Counter = Counter()
     found: Counter = Counter()
+    bits: Counter = Counter()
     several = of_several(counted) | set(may_fuse(counted).values())
     for one in counted:
         if one.kind and not one.merged and (one.line, one.kind) not in several:
             wanted[one.line, one.kind] += one.machine_instructions
+            bits[one.line, one.kind, "ptx"] += one.machine_instructions * bits_of(one.instruction)
     for at, code in codes(segments):
         key = code.line, KINDS.get(code.name, "")
         if key in wanted:
             found[key] += counts[at]
-    return {key: wanted[key] / n for key, n in found.items() if n > 0}
+            bits[key] += counts[at] * bits_of_code(code)
+    exact = {key: wanted[key] / n for key, n in found.items() if n > 0}
+    for key, share in exact.items():
+        if key[1].endswith("load") and share > 1:
+            wider = bits[key] / found[key] / max(bits[(*key, "ptx")] / max(wanted[key], 1), 1)
+            exact[key] = min(share, max(1.0, wider))
+    return exact
 
 
 def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
