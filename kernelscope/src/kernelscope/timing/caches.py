@@ -97,32 +97,77 @@ class SectorStreams:
                 of_key[2] += warps
         return {key: (n / len(streams), some / of) for key, (n, some, of) in found.items()}
 
-    def misses(self, lines: int, resident: int) -> dict[int, tuple[float, float]]:
+    def misses(
+        self, lines: int, resident: int, rounds: float = 1.0
+    ) -> dict[int, tuple[float, float]]:
         """Return instruction key -> of a block, (sectors that a cache of so many lines lacks,
-        share of the requests that lack any). resident: blocks that share the cache, side by side.
+        share of the requests that lack any).
+
+        resident: blocks that share the cache, side by side; rounds: of such blocks, one after
+        another. Those behind the first find what blocks before them have left.
         """
-        lacking_of: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
         streams = [stream for stream in self.streams if stream]
-        for first in range(0, len(streams), resident):
-            together = streams[first : first + resident]
-            parts = [part for stream in together for _, part, _ in stream]
-            sizes = np.array([part.size for part in parts])
-            when = np.concatenate([np.linspace(0, 1, len(one), endpoint=False) for one in together])
-            order = np.argsort(np.repeat(when, sizes), kind="stable")
-            sectors = np.concatenate(parts)
-            absent = np.empty(sectors.size, bool)
-            absent[order] = ~hits(sectors[order], max(1, lines * len(together) // resident))
-            counts = np.add.reduceat(absent, np.cumsum(sizes) - sizes)
-            whose = [(key, warps) for stream in together for key, _, warps in stream]
-            for (key, warps), count in zip(whose, counts.tolist(), strict=True):
-                of_key = lacking_of[key]
+        first = self._lacking(streams, lines, resident, resident)
+        few = min(resident, len(streams) // 2)
+        if rounds <= 1 or not few:
+            return first
+        later = self._lacking(streams, lines, resident, few, after_others=True)
+        share = 1 / rounds
+        return {
+            key: tuple(share * a + (1 - share) * b for a, b in zip(both, later[key], strict=True))
+            for key, both in first.items()
+        }
+
+    def _lacking(
+        self, streams: list, lines: int, resident: int, size: int, after_others: bool = False
+    ) -> dict[int, tuple[float, float]]:
+        """As misses. size: blocks that are taken side by side, with their share of the lines;
+        after_others: one such group after another, without the first.
+        """
+        groups = [_Together(streams[at : at + size]) for at in range(0, len(streams), size)]
+        absent = [group.absent(max(1, lines * group.count // resident)) for group in groups]
+        if after_others:
+            whole = ~hits(
+                np.concatenate([group.sectors for group in groups]), lines * size // resident
+            )
+            absent = np.split(whole, np.cumsum([group.sectors.size for group in groups])[:-1])
+            groups, absent = groups[1:], absent[1:]
+        found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+        for group, lacking in zip(groups, absent, strict=True):
+            for key, warps, count in group.counts(lacking):
+                of_key = found[key]
                 of_key[0] += count
                 of_key[1] += min(count, warps)
                 of_key[2] += warps
-        return {
-            key: (count / len(streams), waiting / warps)
-            for key, (count, waiting, warps) in lacking_of.items()
-        }
+        blocks = sum(group.count for group in groups)
+        return defaultdict(
+            lambda: (0.0, 0.0),
+            {key: (n / blocks, some / warps) for key, (n, some, warps) in found.items()},
+        )
+
+
+class _Together:
+    """Blocks that run side by side. sectors: all that they load, in the order of time."""
+
+    def __init__(self, streams: list[list[tuple[int, np.ndarray, int]]]):
+        self.count = len(streams)
+        self._whose = [(key, warps) for stream in streams for key, _, warps in stream]
+        parts = [part for stream in streams for _, part, _ in stream]
+        self._sizes = np.array([part.size for part in parts])
+        when = np.concatenate([np.linspace(0, 1, len(one), endpoint=False) for one in streams])
+        self._order = np.argsort(np.repeat(when, self._sizes), kind="stable")
+        self.sectors = np.concatenate(parts)[self._order]
+
+    def absent(self, lines: int) -> np.ndarray:
+        """(sectors,) bool: what a cache of so many lines lacks, if it is empty before."""
+        return ~hits(self.sectors, lines)
+
+    def counts(self, absent: np.ndarray) -> list[tuple[int, int, int]]:
+        """[(instruction key, warps, absent sectors), ...] of each request."""
+        of_request = np.empty(absent.size, bool)
+        of_request[self._order] = absent
+        sums = np.add.reduceat(of_request, np.cumsum(self._sizes) - self._sizes).tolist()
+        return [(*who, count) for who, count in zip(self._whose, sums, strict=True)]
 
 
 class HotLines:

@@ -288,7 +288,9 @@ class Time(Counters):
         those that L2 has lost before they are loaded again.
         """
         lines = l1_lines(self.gpu, launch.shared_bytes, resident)
-        lacking, first = self._streams.misses(lines, resident), self._streams.first_touches()
+        rounds = blocks / (resident * self.gpu.sms)
+        lacking = self._streams.misses(lines, resident, rounds)
+        first = self._streams.first_touches()
         touched = blocks * DRAM_PIECE * sum(pieces for pieces, _ in first.values())
         alone = min(1.0, (reuse.read + reuse.lone_read) / touched) if touched else 1.0
         side_by_side = max(1.0, alone * min(blocks, resident * self.gpu.sms))
