@@ -155,6 +155,14 @@ def test_sampled_blocks_keep_step_with_no_grid(monkeypatch, blocks):
     assert 0.5 < np.mean(inside) < 0.95
 
 
+@pytest.mark.parametrize("period", [294, 588, 1176])
+def test_sampled_blocks_of_a_row_keep_step_with_no_images(period):
+    """A grid of one row, as 32 images one after another: blocks from all over an image."""
+    chosen = Time("h200", blocks=64).chosen_blocks(SimpleNamespace(grid=(18816, 1, 1)))
+    within = np.array([one.start % period for one in chosen]) / period
+    assert np.histogram(within, 4, (0, 1))[0].min() >= 2
+
+
 def test_no_more_blocks_run_where_they_are_long(monkeypatch):
     """Four of 256 blocks have as much work as is enough, and say the same as 64 of them."""
     arguments = np.arange(65536, dtype=np.int32), *(np.zeros(65536, np.float32) for _ in "xy")

@@ -27,7 +27,7 @@ DRAM_PIECE, LINE_BYTES = SECTOR_BYTES * PIECE_SECTORS, SECTOR_BYTES * LINE_SECTO
 LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds no others open
 GROUPS = 16  # of neighbouring blocks that stand for a large grid
 GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
-MOST_PLACES = 1 << 14  # of a group, of which one is chosen
+MOST_PLACES = 1 << 12  # of a group, of which one is chosen
 ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run after so many
 # Of a store: requests for each sector within its reach, from which on they are followed. Time of a
 # request behind one of the same line, in ns: 60,000 on each of 32 stretches took an H200 134 us.
@@ -80,10 +80,12 @@ class Time(Counters):
         edges = np.linspace(0, total // x, groups + 1).astype(int)  # equal parts of the grid
         starts = {}
         for number, (first, end) in enumerate(itertools.pairwise(edges)):
-            places = np.arange(first, max(end - size, first) + 1)[:MOST_PLACES]
-            column, row = places * x % launch.grid[0], places * x // launch.grid[0] % launch.grid[1]
-            aims = (np.array(GOLDEN) * number + 0.5) % 1 * launch.grid[:2]
-            far = abs(column - aims[0]) / launch.grid[0] + abs(row - aims[1]) / launch.grid[1]
+            places = np.arange(first, max(end - size, first) + 1)
+            places = places[np.linspace(0, len(places) - 1, MOST_PLACES).astype(int)]
+            of_row, of_part = (np.array(GOLDEN) * number + 0.5) % 1
+            far = abs(np.linspace(0, 1, len(places)) - of_part)  # an image may end with each part
+            if (end - first) * x > launch.grid[0]:
+                far += abs(places * x % launch.grid[0] / launch.grid[0] - of_row)
             starts[number] = x * int(places[far.argmin()])
         order = sorted(starts, key=lambda number: GOLDEN[0] * number % 1)  # any few lie far apart
         return tuple(range(starts[at], starts[at] + size * x) for at in order)
