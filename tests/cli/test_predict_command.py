@@ -151,7 +151,7 @@ def test_a_file_of_ones_own_is_predicted(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["tiled", "--gpu", "h2000"], "no GPU 'h2000' (did you mean 'h200'?)"),
+        (["tiled", "--gpu", "h2000"], "no GPU 'h2000'; there are: h100, h200"),
         (["tiled", "--backend", "gpu"], "attn-course bench"),
         (["tilde"], "did you mean 'tiled'?"),
         (["tiled", "--grid", "4"], "--grid: only for a kernel file"),

@@ -269,9 +269,7 @@ class _System:
             size = np.maximum(self.entered @ found, 1e-3 * self.warps)
         return found
 
-    def without(
-        self, left_out: list[int], found: np.ndarray, worse: float = _HARDLY
-    ) -> np.ndarray:
+    def without(self, left_out: list[int], found: np.ndarray, worse: float = _HARDLY) -> np.ndarray:
         """Return the counts with some segments never entered, or `found` if these fit worse."""
         if not left_out:
             return found

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
-from ..errors import InputError, UnknownNameError, did_you_mean
+from ..errors import InputError, UnknownNameError
 
 FOLDER = Path(__file__).with_name("gpus")
 DESCRIPTIONS = {
@@ -103,8 +103,10 @@ def gpu(name: str) -> GpuConstants:
     if not path.is_file() and name.endswith(".json"):
         raise UnknownNameError(f"no file {name}: `kernelscope measure-gpu --json FILE` writes one")
     if not path.is_file():
-        near = did_you_mean(name, names())
-        raise UnknownNameError(f"no GPU {name!r}{near}; there are: {', '.join(names())}")
+        raise UnknownNameError(
+            f"no GPU {name!r}; there are: {', '.join(names())}, and files of "
+            "`kernelscope measure-gpu --json FILE`, of GPUs of compute capability 9.0"
+        )
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

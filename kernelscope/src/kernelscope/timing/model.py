@@ -23,12 +23,12 @@ SM_SHARPNESS = 2.0
 UNITS_SHARPNESS = 6.0  # of an SM's units among each other
 # Clocks of issue, of an SM, for each of a unit.
 ISSUES = {"fma": 1.0, "alu": 0.5, "fp64": 0.25, "mufu": 0.125, "memory": 0.25}
-# DRAM's latency under load, of an H200: a chain of loads takes so many clocks more, times the share
-# of DRAM's bandwidth that is written: 67 at 6 %, 190 at 19 % and 360 at 30 %. Loads alone take 12 more
-# at 24 % and 57 at 43 %. Single loads have a standard deviation of 168 clocks, 272 with 180 more.
+# DRAM's latency under load, of an H200: a load takes so many clocks more, times the share of its
+# bandwidth that is written: 67 at 6 %, 190 at 19 % and 360 at 30 %. Loads alone take 12 more at
+# 24 % and 57 at 43 %. A load has a standard deviation of 168 clocks, 272 where it takes 180 more.
 WRITING_CLOCKS, LOADED_SPREAD = 1100.0, 0.6
-# ... and the last of a block's warps at a barrier is later than the mean by so much of it, times the
-# logarithm of their number: 8 warps 0.3 to 0.5, 32 warps 0.8 to 1.
+# ... and the last of a block's warps at a barrier is later than the mean by so much of it, times
+# the logarithm of their number: 8 warps 0.3 to 0.5, 32 warps 0.8 to 1.
 LAST_WARP = 0.15
 LOAD_PASSES = 4
 BUSY = 0.6  # of the time; Nsight Compute, too, calls a launch with less bound by latency

@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .caches import PIECE_SECTORS, SECTOR_BYTES
-from .executions import KINDS, PtxCounts, bits_of, bits_of_code, codes, executions, loads_of, may_fuse, of_several
+from .executions import (
+    KINDS,
+    PtxCounts,
+    bits_of,
+    bits_of_code,
+    codes,
+    executions,
+    loads_of,
+    may_fuse,
+    of_several,
+)
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
 from .schedule import MEETINGS, Chain, walk
@@ -17,8 +27,8 @@ from .uneven import Unevenness, longest_warps
 UNITS = tuple("issue fma alu fp64 mufu tensor memory fill send constant together".split())
 OF_SCHEDULER = np.array([1] * 6 + [0] * 5, bool)  # units of which each scheduler has its own
 FILL_BYTES = 64  # from L2 to L1, a clock and SM
-# Clocks in which an SM sends to L2 a load's request of a line, a store's, and a sector that it stores:
-# 1.02, 2.05 and 1.05 on an H200, with 1 block as with 66.
+# Clocks in which an SM sends to L2 a load's request of a line, a store's, and a sector that it
+# stores: 1.02, 2.05 and 1.05 on an H200, with 1 block as with 66.
 ASKED, STORED, STORED_SECTOR = 1.0, 2.05, 1.05
 TAGS = 2  # lines that L1 looks up in a clock
 CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load, as measured
@@ -233,7 +243,6 @@ class Traffic:
         """Sectors that an atomic of a line sends to other blocks of its cluster."""
         requests = self.requests.get((line, "global atomic"), 0.0)
         return self.far[line, "global atomic"] / requests if requests else 0.0
-
 
 
 def words_of(opcode: str) -> int:
@@ -499,7 +508,7 @@ class DramShare:
 
 
 def far_clocks(traffic: Traffic, code: Code, gpu: GpuConstants, dram_share: DramShare) -> float:
-    """Clocks from L1 to the result of a load of global memory: of a warp's lines the last counts."""
+    """Clocks from L1 to the result of a load of global memory, to the last of a warp's lines."""
     passes = traffic.per_request(code.line, KINDS[code.name]) - 1
     load = traffic.loads.get(id(code))
     if load is None or not load.executions:
@@ -530,7 +539,7 @@ def l2_traffic(traffic: Traffic) -> dict[int, float]:
 def dram_traffic(
     gpu: GpuConstants, reuse: Reuse, traffic: Traffic
 ) -> tuple[dict[int, float], dict[int, float], "DramShare", float]:
-    """(line -> bytes of DRAM, line -> bytes of the fabric, which loads wait for DRAM, bytes written).
+    """(line -> bytes of DRAM, line -> of the fabric, which loads wait for DRAM, bytes written).
 
     Bytes of DRAM are those of a copy that takes as long.
 

@@ -16,7 +16,9 @@ def add(parsers) -> None:
         "predict",
         help="how long it would take on a GPU, and what limits it",
         description="Runs some blocks of a kernel on the simulator and predicts the time of the "
-        "launch on a GPU: each bound, and the time without each source line.",
+        "launch on a GPU: each bound, and the time without each source line. `an SM to L2` and `L2 "
+        "to an SM` are the ways between an SM's L1 and L2, `L2 to DRAM` is the one between the halves "
+        "of L2, which all of DRAM's bytes cross.",
     )
     add_file(parser)
     add_prediction(parser)
@@ -43,9 +45,10 @@ def execute(arguments) -> int:
     """Predict one launch."""
     if arguments.backend == "gpu":
         raise BackendError("predict observes the simulator; on a GPU measure the time")
+    time = Time(arguments.gpu, blocks=arguments.blocks)
     call, say = file_call(arguments, backend="simulator"), printer(arguments.json)
     say(call.title, flush=True)
-    with observe(Time(arguments.gpu, blocks=arguments.blocks)) as seen:
+    with observe(time) as seen:
         call.run()
     say(f"\n{seen}")
     write_json(arguments.json, call.record() | {"launches": [asdict(p) for p in seen.launches]})
