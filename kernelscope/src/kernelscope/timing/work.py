@@ -21,7 +21,7 @@ from .executions import (
 )
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode
-from .schedule import MEETINGS, Chain, walk
+from .schedule import MEETINGS, walk
 from .uneven import Unevenness, longest_warps
 
 UNITS = tuple("issue fma alu fp64 mufu tensor memory fill send constant together".split())
@@ -45,6 +45,7 @@ LINE_LOAD = 1.5  # sectors that a load's request of a line costs L2, if it has f
 # 9 for four.
 LINE_STORE, PART_STORED = 1.0, 1.0
 WHOLE = 0.99  # share of a sector: as much is all of it
+MOST_JOINED = 16  # lines of a store's request, if L1 joins it with others
 ATOMIC = 2.35  # ... and each sector of an atomic: 9.6 ps at random words of 4 MiB, on an H200
 # What the fullest slice of L2 has beyond the mean: two thirds of a stretch of half a KiB, in such
 # sectors. Atomics on 16 KiB took 2.9 times as long as on 4 MiB, on 64 KiB 1.5 and on 256 KiB 1.1.
@@ -158,21 +159,26 @@ def l1_lines(gpu: GpuConstants, shared_bytes: int, resident: int) -> int:
 class Traffic:
     """The memory counts of a launch by line and kind: per request, and the share that misses L1.
 
-    atomic: sectors that a sector of an atomic costs L2.
+    atomic: sectors that a sector of an atomic costs L2; loads: machine loads of global memory by
+    their ids -> those of the PTX.
     """
 
-    def __init__(self, counted: Iterable[PtxCounts], atomic: float = ATOMIC):
+    def __init__(
+        self,
+        counted: Iterable[PtxCounts],
+        atomic: float = ATOMIC,
+        loads: dict[int, PtxCounts] | None = None,
+    ):
+        self.loads = loads or {}
         self.requests: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.passes: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.missing: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.l2_sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
-        self.waiting: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.far: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.matches: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.sent: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.first_bytes, self.lost_bytes = 0.0, 0.0
-        self.loads = {}
         counted = list(counted)
         stored = sectors_stored(counted)
         for one in counted:
@@ -202,7 +208,7 @@ class Traffic:
                 "store": max(STORED * lines, STORED_SECTOR * sectors),
                 "atomic": STORED * lines,
             }[way]
-            words = words_of(one.instruction.opcode) if kind == "global load" else 0
+            words = max(1, bits_of(one.instruction) // 32) if kind == "global load" else 0
             least = words * one.executions  # of a load: a pass for each register of the lanes
             self.passes[key] += max(lines / TAGS, counts[f"global_{way}_passes"], least)
             missing = one.l1_missing * sectors
@@ -217,7 +223,6 @@ class Traffic:
                 "atomic": atomic * sectors,
             }
             self.l2_sectors[key] += one.l1_missing * in_l2[way]
-            self.waiting[key] += one.l1_waiting * one.executions
 
     def per_request(self, line: int, kind: str) -> float:
         """Clocks of the memory pipe: wavefronts, or lines of global memory."""
@@ -245,34 +250,27 @@ class Traffic:
         return self.far[line, "global atomic"] / requests if requests else 0.0
 
 
-def words_of(opcode: str) -> int:
-    """Return how many registers of 4 bytes a load or store of this opcode has in a lane."""
-    *parts, kind = opcode.split(".")
-    several = next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
-    bits = int(kind[1:]) if kind[1:].isdigit() else 32
-    return max(1, several * bits // 32)
-
-
 def sectors_stored(counted: list[PtxCounts]) -> dict[int, float]:
     """PtxCounts of a store to global memory, by its id -> sectors that it costs L2.
 
-    Stores of one basic block that fill sectors together leave L1 as one or apart, as it comes: a
-    copy of four structs took 5.5 for a line of each, eight words of a thread 1.
+    Stores of one basic block that fill sectors together leave L1 joined where each has few lines:
+    eight words of a thread take as long as their sectors, 64 words or 16 of 16 bytes that a thread
+    has beside lines of others do not.
     """
     parts: defaultdict[int, list[tuple[PtxCounts, float]]] = defaultdict(list)
     found = {}
     for one in counted:
         sectors, lines = one.counts["global_store_sectors"], one.counts["global_store_lines"]
         if sectors and not one.merged:
-            size = 4 * words_of(one.instruction.opcode) * one.counts["thread_instructions"]
+            size = bits_of(one.instruction) / 8 * one.counts["thread_instructions"]
             filled = min(1.0, size / (SECTOR_BYTES * sectors))
             in_part = min(1.0, 2 * (1 - filled))  # of a stretch its two ends
             found[id(one)] = sectors * (1 + PART_STORED * in_part) + LINE_STORE * lines
-            if in_part == 1.0:
+            if in_part == 1.0 and lines <= MOST_JOINED * one.executions:
                 parts[one.place.block].append((one, filled))
     for block in parts.values():
         share = sum(filled for _, filled in block)
-        if abs(share - 1) < 1 - WHOLE:
+        if round(share) and abs(share - round(share)) < 1 - WHOLE:
             found |= {id(one): one.counts["global_store_sectors"] for one, _ in block}
     return found
 
@@ -287,23 +285,27 @@ def work_of(
     """Return the work of a launch whose machine code is known."""
     segments, blocks, warps = machine.segments, shape.blocks, shape.warps
     counts, edges = executions(segments, counted, blocks * warps)
-    traffic = Traffic(counted, ATOMIC + UNEVEN * gpu.slices / reuse.halves)
-    traffic.loads = loads_of(segments, counted)
+    atomic = ATOMIC + UNEVEN * gpu.slices / reuse.halves
+    traffic = Traffic(counted, atomic, loads_of(segments, counted))
     dram_bytes, fabric_bytes, dram_share, dram_written = dram_traffic(gpu, reuse, traffic)
     exact = corrections(segments, counts, counted)
-
-    def latency(code: Code) -> float:
-        return latency_of(code, traffic, gpu, dram_share)
-
-    def later(code: Code) -> float:
-        return latency_of(code, traffic, slower, dram_share)
 
     def passes(code: Code) -> float:
         clocks = unit_clocks(code, traffic, gpu)
         return float(clocks[UNITS.index("memory")] + clocks[UNITS.index("constant")])
 
-    chain = walk(segments, edges, latency, passes)
-    slower = replace(gpu, dram_clocks=gpu.dram_clocks + STEP_CLOCKS)
+    def chain(of: GpuConstants) -> tuple[dict[int, float], ...]:
+        def latency(code: Code) -> float:
+            return latency_of(code, traffic, of, dram_share)
+
+        walked = walk(segments, edges, latency, passes).by_line
+        of_warp = tuple(
+            {line: clocks * times for line, clocks in of_segment.items()}
+            for of_segment, times in zip(walked, each, strict=True)
+        )
+        return longest_warps(segments, of_warp, counted)
+
+    each = counts / (blocks * warps)
     totals: defaultdict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(len(UNITS)))
     idle = 0.0  # executions of guarded instructions in which no lane takes part
     for at, code in codes(segments):
@@ -314,25 +316,16 @@ def work_of(
             idle += (1 - share) * counts[at]
         totals[at, code.line] += counts[at] * clocks
     keys = list(totals)
-    each = counts / (blocks * warps)
     issued = float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True)))
-
-    def of_warp(chain: Chain) -> tuple[dict[int, float], ...]:
-        return tuple(
-            {line: clocks * each[at] for line, clocks in of_segment.items()}
-            for at, of_segment in enumerate(chain.by_line)
-        )
-
-    by_line = of_warp(chain)
     l2_bytes = l2_traffic(traffic)
     for line, share in shares_of(traffic, "global store").items():  # a slice has its mean besides
         l2_bytes[line] += share * reuse.stored * gpu.l2_gbps
     for at, code in codes(segments):
         l2_bytes[code.line] = l2_bytes.get(code.line, 0.0) + counts[at] * local_bytes(code)
-    longest, by_number = longest_warps(segments, by_line, counted)
+    longest, by_number = chain(gpu)
     waits = tuple({} for _ in segments)
     if dram_share.outside:
-        then, _ = longest_warps(segments, of_warp(walk(segments, edges, later, passes)), counted)
+        then, _ = chain(replace(gpu, dram_clocks=gpu.dram_clocks + STEP_CLOCKS))
         waits = tuple(
             {line: max(0.0, after[line] - before.get(line, 0.0)) / STEP_CLOCKS for line in after}
             for before, after in zip(longest, then, strict=True)

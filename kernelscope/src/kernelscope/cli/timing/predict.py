@@ -16,9 +16,9 @@ def add(parsers) -> None:
         "predict",
         help="how long it would take on a GPU, and what limits it",
         description="Runs some blocks of a kernel on the simulator and predicts the time of the "
-        "launch on a GPU: each bound, and the time without each source line. `an SM to L2` and `L2 "
-        "to an SM` are the ways between an SM's L1 and L2, `L2 to DRAM` is the one between the halves "
-        "of L2, which all of DRAM's bytes cross.",
+        "launch on a GPU: each bound, and the time without each source line. `an SM to L2` and "
+        "`L2 to an SM` are the ways between an SM's L1 and L2, `L2 to DRAM` is the one between "
+        "the halves of L2, which all of DRAM's bytes cross.",
     )
     add_file(parser)
     add_prediction(parser)
