@@ -143,3 +143,47 @@ def test_sums_of_floats_wait_for_each_other_on_a_sector():
     line = HotLines(1.0, 3.0)
     line.add(lanes, (4 * lanes).astype(np.uint64), 32, floats=True)
     assert line.most(1.0, 96)[0] == 4  # four sectors, side by side
+
+
+def test_blocks_find_what_blocks_before_them_have_left():
+    """Four blocks read one table: where two run at a time, the later two find it in L1."""
+    streams = SectorStreams()
+    for block in range(4):
+        streams.begin()
+        streams.add(1, np.arange(0, 128, 4, dtype=np.uint64))
+        first = 4096 + 128 * block
+        streams.add(2, np.arange(first, first + 128, 4, dtype=np.uint64))
+    assert streams.misses(100, resident=2) == {1: (2.0, 0.5), 2: (4.0, 1.0)}
+    assert streams.misses(100, resident=2, rounds=4) == {1: (0.5, 0.125), 2: (4.0, 1.0)}
+
+
+def test_what_a_cache_has_lost_before_it_is_loaded_again():
+    """A block reads 64 lines twice."""
+    streams = SectorStreams()
+    streams.begin()
+    for line in 2 * [*range(64)]:
+        streams.add(1, np.arange(32, dtype=np.uint64) * 4 + 128 * line)
+    assert streams.lost(100) == {1: (0.0, 0.0)}
+    assert streams.lost(40) == {1: (256.0, 0.5)}
+
+
+def test_pieces_are_touched_first_by_one_load():
+    """A row, its next one, and the row again; a second block reads it too."""
+    streams = SectorStreams()
+    for _ in range(2):
+        streams.begin()
+        for key, first in ((1, 0), (1, 128), (2, 0)):
+            streams.add(key, np.arange(first, first + 128, 4, dtype=np.uint64))
+    assert streams.first_touches() == {1: (2.0, 0.5), 2: (0.0, 0.0)}
+
+
+def test_neighbours_that_share_a_sector_do_not_stand_for_all():
+    """Stores of a group of four blocks on one sector; then a block far away does the same."""
+    hot, lanes = HotLines(1.0, 0.0, group=4), np.arange(32)
+    for block in (0, 1, 100, 101):
+        hot.first_block = block
+        hot.add(lanes, np.full(32, 32 * block // 4, np.uint64), 32, floats=False)
+    assert hot.most(10.0, 96)[0] == 4 * 32  # of two sectors of one slice
+    hot.first_block = 500
+    hot.add(lanes, np.zeros(32, np.uint64), 32, floats=False)
+    assert hot.most(10.0, 96)[0] == 10 * 3 * 32 + 2 * 32

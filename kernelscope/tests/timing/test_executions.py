@@ -4,11 +4,18 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from kernelscope.ptx.syntax import Instruction
+from kernelscope.ptx.syntax import Address, Instruction, Register
 from kernelscope.timing import executions as executions_module
-from kernelscope.timing.executions import BlockPlace, PtxCounts, executions, may_fuse, nonnegative
+from kernelscope.timing.executions import (
+    BlockPlace,
+    PtxCounts,
+    executions,
+    loads_of,
+    may_fuse,
+    nonnegative,
+)
 from kernelscope.timing.machine_code import Code, Segment, loops_of
-from kernelscope.timing.work import UNITS, clocks_of_no_lane
+from kernelscope.timing.work import UNITS, clocks_of_no_lane, corrections
 
 
 def code(name, line, target=""):
@@ -421,3 +428,50 @@ def test_an_execution_of_no_lane_takes_an_issue_and_a_place_in_its_pipe():
         clocks = dict(zip(UNITS, clocks_of_no_lane(code(name, 1)), strict=True))
         assert clocks.pop("issue") == 0.25 and clocks.pop("memory") == passes
         assert not any(clocks.values())
+
+
+@pytest.mark.parametrize(("parts", "share"), [((), 1.0), (("64",), 2.0)])
+def test_fewer_loads_than_the_ptx_are_wider_or_left_out(parts, share):
+    """Of two loads of 4 bytes ptxas keeps one, or makes one of 8."""
+    counts = Counter(shared_load_requests=10, shared_load_wavefronts=10)
+    word = Instruction("ld.shared.f32", ())
+    counted = [PtxCounts(word, 5, 10, counts, False, BlockPlace(1)) for _ in range(2)]
+    kept = Code("LDS", parts, "", False, 5, 1, 7, 7, 0, "")
+    found = corrections((Segment([kept], []),), np.array([10.0]), counted)
+    assert found == {(5, "shared load"): share}
+
+
+@pytest.mark.parametrize("names", [["LDG"] * 3, ["LDG"] * 6])
+def test_each_load_is_the_one_of_the_ptx_that_is_alike(names):
+    """Three loads of a line: of a byte, at an offset of 8, and at one of 0, in another order."""
+    loop = BlockPlace(2, (2,))
+    opcodes = (("ld.global.f32", 0), ("ld.global.f32", 8), ("ld.global.u8", 0))
+    counted = [
+        PtxCounts(
+            Instruction(opcode, (Register("%r1"), Address(Register("%rd1"), offset))),
+            5, 10, Counter(global_load_requests=10), False, loop,
+        )
+        for opcode, offset in opcodes
+    ]  # fmt: skip
+    kinds = [(("E", "U8"), "[R2]"), (("E",), "[R2.64+0x8]"), (("E",), "[R2.64]")]
+    some = [Code("LDG", *kinds[at % 3], False, 5, 1, 0, 7, 0, "") for at, _ in enumerate(names)]
+    found = loads_of((Segment(some, []),), counted)
+    assert [found[id(one)] for one in some] == [counted[2], counted[1], counted[0]] * (
+        len(names) // 3
+    )
+
+
+def test_loads_of_blocks_without_a_loop_follow_each_other():
+    """Each block has one load of the line, and machine code has them in two segments."""
+    counted = [load(5, 10, block) for block in (2, 3, 4)]
+    first, second = segment([("LDG", 5)] * 2, [1]), segment([("LDG", 5)], [])
+    found = loads_of((first, second), counted)
+    assert [found[id(one)] for one in (*first.code, *second.code)] == counted
+
+
+def test_code_that_never_ran_takes_no_steps_of_another_loop():
+    """Loads of a loop of four steps, of which none is left for the loop of the rest."""
+    four = [load(5, 100, 2) for _ in range(4)]
+    rest = PtxCounts(Instruction("ld.global.f32", ()), 5, 0, Counter(), False, BlockPlace(3, (3,)))
+    counts, _ = executions(unrolled(), [*four, rest], warps=100)
+    assert counts[1] == pytest.approx(100, rel=0.02) and counts[3] < 1

@@ -12,6 +12,7 @@ from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
 from kernelscope.timing.observer import STORE_NS
 from kernelscope.timing.work import (
+    ASKED,
     ATOMIC,
     CONSTANT_CLOCKS,
     FAR_ATOMIC,
@@ -20,6 +21,7 @@ from kernelscope.timing.work import (
     LINE_STORE,
     MATCH_CLOCKS,
     PART_STORED,
+    STORED,
     UNEVEN,
 )
 from kernelscope.watch.counters.patterns import TouchedBytes
@@ -70,6 +72,14 @@ extern "C" __global__ void three(const float* x, float* y, int stride)
 extern "C" __global__ void count(const int* at, float* y)
 {
     atomicAdd(y + at[blockIdx.x * blockDim.x + threadIdx.x], 1.0f);
+}
+extern "C" __global__ void down(const float* a, const float* x, float* y, int rows, int columns)
+{
+    const int c = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int r = 0; r < rows; ++r) sum += a[r * columns + c] * x[r];
+    y[c] = sum;
 }
 extern "C" __global__ void swap(const float* x, float* y, int n)
 {
@@ -254,6 +264,28 @@ def test_a_loop_through_an_array_keeps_its_steps(monkeypatch, trips):
     both = zip(seen["machine"].segments, counts, strict=True)
     loads = sum(times * sum(code.name == "LDG" for code in one.code) for one, times in both)
     assert loads == pytest.approx(warps * trips, rel=0.02)
+
+
+@pytest.mark.parametrize("rows", [64, 256])
+def test_of_two_loads_of_a_line_the_longer_counts(rows):
+    """Each step waits for its column, where the vector beside it is in L1 seven times of eight."""
+    columns = 64
+    a, x = np.zeros(rows * columns, np.float32), np.zeros(rows, np.float32)
+    y = np.zeros(columns, np.float32)
+    found = launched("down", (1,), (columns,), a, x, y, np.int32(rows), np.int32(columns))
+    clocks = found.bounds["latency"] * 1e-6 * H200.hz
+    assert rows * H200.l2_clocks < clocks < rows * (H200.l2_clocks + 100)
+
+
+@pytest.mark.parametrize("count", [256, 512])
+def test_a_sm_sends_a_line_in_two_clocks(count):
+    """Words a line apart: one block waits for its own way to L2, which has many."""
+    x, y = np.zeros(count, np.float32), np.zeros(32 * count, np.float32)
+    found = launched("spread", (1,), (count,), x, y, np.int32(32))
+    us = STORED * count * 1e6 / H200.hz
+    reading = ASKED * count / 32 * 1e6 / H200.hz
+    assert H200.sms * found.bounds["an SM to L2"] == pytest.approx(us + reading, rel=0.02)
+    assert found.us > us + found.start_us
 
 
 def test_blocks_that_do_nothing_are_dealt_out_one_after_another():
