@@ -3,6 +3,7 @@
 from collections import Counter
 
 import eighth_expected
+import eleventh_expected
 import fifth_expected
 import fourth_expected
 import ninth_expected
@@ -23,6 +24,7 @@ EXPECTED = {
     "held_out_eighth": eighth_expected.EXPECTED,
     "held_out_ninth": ninth_expected.EXPECTED,
     "held_out_tenth": tenth_expected.EXPECTED,
+    "held_out_eleventh": eleventh_expected.EXPECTED,
 }
 TIMES = {
     "held_out_third": 80,
@@ -33,6 +35,7 @@ TIMES = {
     "held_out_eighth": 48,
     "held_out_ninth": 48,
     "held_out_tenth": 48,
+    "held_out_eleventh": 48,
 }
 IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; rows are sorted here
 KERNELS = [(folder, name) for folder, kernels in EXPECTED.items() for name in sorted(kernels)]
