@@ -542,6 +542,8 @@ class TimeModelRecord(RecordStamp):
     ninth_corrected: NotRequired[TimeModelPart]
     tenth: NotRequired[TimeModelPart]
     tenth_corrected: NotRequired[TimeModelPart]
+    eleventh: NotRequired[TimeModelPart]
+    eleventh_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]

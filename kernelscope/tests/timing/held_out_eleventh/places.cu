@@ -46,7 +46,10 @@ extern "C" __global__ void haversine_nearest(
     kilometres[i] = 2.0f * 6371.0f * asinf(sqrtf(fminf(least, 1.0f)));
 }
 
-__device__ __forceinline__ double normal_below(double v) { return 0.5 * erfc(-v * 0.70710678118654752); }
+__device__ __forceinline__ double normal_below(double v)
+{
+    return 0.5 * erfc(-v * 0.70710678118654752);
+}
 
 // The volatility at which Black's price of a call is the one seen, by halving between 0.001 and 4:
 // money = log(forward / strike), price in strikes. A thread takes an option.
