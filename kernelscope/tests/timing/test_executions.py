@@ -5,15 +5,15 @@ from collections import Counter
 import numpy as np
 import pytest
 from kernelscope.ptx.syntax import Address, Instruction, Register
-from kernelscope.timing import executions as executions_module
 from kernelscope.timing.executions import (
     BlockPlace,
     PtxCounts,
     executions,
     loads_of,
     may_fuse,
-    nonnegative,
+    system,
 )
+from kernelscope.timing.executions.least_squares import nonnegative
 from kernelscope.timing.machine_code import Code, Segment, loops_of
 from kernelscope.timing.work import UNITS, clocks_of_no_lane, corrections
 
@@ -225,10 +225,10 @@ def test_a_branch_around_code_without_an_anchor():
     assert found == pytest.approx([100, 500, 350, 500, 350, 500, 100], rel=0.05)
 
 
-@pytest.mark.parametrize("most", [executions_module.MOST_UNKNOWNS, 1])
+@pytest.mark.parametrize("most", [system.MOST_UNKNOWNS, 1])
 def test_a_branch_that_all_warps_take_alike(monkeypatch, most):
     """Also in code with more edges than are solved for, where each line counts by itself."""
-    monkeypatch.setattr(executions_module, "MOST_UNKNOWNS", most)
+    monkeypatch.setattr(system, "MOST_UNKNOWNS", most)
     segments = (
         segment([("S2R", 1), ("BRA", 1)], [1, 2]),
         segment([("IADD3", 7)] * 9, [2]),

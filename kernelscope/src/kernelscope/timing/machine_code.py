@@ -15,6 +15,7 @@ import struct
 import subprocess
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from io import BytesIO
@@ -334,6 +335,13 @@ def _reachable(segments: list[Segment]) -> list[Segment]:
     for segment in kept:
         segment.follows = [number[one] for one in segment.follows]
     return kept
+
+
+def codes(segments: tuple[Segment, ...]) -> Iterable[tuple[int, Code]]:
+    """Every instruction with the number of its segment."""
+    for at, segment in enumerate(segments):
+        for code in segment.code:
+            yield at, code
 
 
 # -- loops: segments that go back to one that dominates them --------------------------------------

@@ -13,14 +13,13 @@ from .executions import (
     PtxCounts,
     bits_of,
     bits_of_code,
-    codes,
     executions,
     loads_of,
     may_fuse,
     of_several,
 )
 from .gpus import GpuConstants
-from .machine_code import Code, MachineCode
+from .machine_code import Code, MachineCode, codes
 from .schedule import MEETINGS, walk
 from .uneven import Unevenness, longest_warps
 

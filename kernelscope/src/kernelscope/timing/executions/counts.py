@@ -1,0 +1,132 @@
+"""What the simulator counted of a PTX instruction, and where machine code has more or fewer."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...ptx.syntax import Instruction
+from .kinds import has_slow_path, is_long
+
+_WAYS = {"ld": "load", "st": "store", "atom": "atomic", "red": "atomic"}
+
+
+@dataclass(frozen=True)
+class BlockPlace:
+    """Where a PTX instruction stands. block: number of its basic block, from 1; loops: the blocks
+    that head the loops around it, the innermost first; above: of a block that heads a loop, the
+    nearest block outside that every way to it passes, 0 for none; before: the only block that leads
+    to it, 0 for none or several.
+    """
+
+    block: int = 0
+    loops: tuple[int, ...] = ()
+    above: int = 0
+    before: int = 0
+
+
+@dataclass(frozen=True)
+class PtxCounts:
+    """One PTX instruction: its line, how often warps executed it, and the counts of Counters.
+
+    l1_missing: share of the sectors that it loads which L1 does not have; l1_waiting: share of its
+    requests that wait for any; first_bytes: of the pieces of DRAM that it touches before any other,
+    None: not followed; touching: share of its requests that do; lost_bytes: that it loads again
+    when L2 has lost them; losing: share of its requests that do; of_warps: (warps of a block,)
+    executions, summed over blocks.
+    """
+
+    instruction: Instruction
+    line: int
+    executions: int
+    counts: Counter
+    merged: bool  # into another shared access
+    place: BlockPlace = BlockPlace()
+    l1_missing: float = 1.0
+    l1_waiting: float = 1.0
+    first_bytes: float | None = None
+    touching: float = 1.0
+    lost_bytes: float = 0.0
+    losing: float = 0.0
+    of_warps: np.ndarray | None = None
+
+    @cached_property
+    def kind(self) -> str:
+        """As of KINDS; "" where machine code has no single instruction for it."""
+        parts = self.instruction.opcode.split(".")
+        if self.counts["tensor_instructions"]:
+            return "tensor"
+        if self.counts["async_copy_requests"]:
+            return "async copy"
+        if self.counts["constant_load_passes"] > self.executions:  # addresses of a warp differ
+            return "constant load"
+        if self.counts["far_atomic_sectors"]:  # ATOM does it, as of global memory
+            return "global atomic"
+        for space in ("global", "shared", "local"):
+            for way in ("load", "store", "atomic"):
+                if self.counts[f"{space}_{way}_requests"]:
+                    return f"{space} {way}"
+        if not self.executions and parts[0] in _WAYS:  # it never ran
+            space = next((part for part in parts if part in ("global", "shared", "local")), "")
+            return f"{space} {_WAYS[parts[0]]}" if space else ""
+        if has_slow_path(self.instruction.opcode):
+            return {"div": "division", "sqrt": "mufu"}.get(parts[0], "")
+        if parts[0] in ("fma", "mul", "add", "sub") and parts[-1] in ("f32", "f64"):
+            return "float32" if parts[-1] == "f32" else "float64"
+        if parts[0] in ("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"):
+            return "mufu" if "approx" in parts else ""
+        if parts == ["popc", "b32"]:
+            return "popc"
+        return {"bar": "barrier", "barrier": "barrier", "shfl": "shuffle"}.get(parts[0], "")
+
+    @property
+    def is_of_wmma(self) -> bool:
+        """Does it load or store a tile, which is several instructions of machine code?"""
+        return self.instruction.opcode.startswith(("wmma.load", "wmma.store"))
+
+    @property
+    def machine_instructions(self) -> int:
+        """How often warps execute such instructions of machine code for it."""
+        if self.kind == "tensor":
+            return self.counts["tensor_instructions"]
+        return self.counts["shared_atomic_wavefronts"] if self.swaps else self.executions
+
+    @property
+    def swaps(self) -> bool:
+        """Is it a loop of ATOMS.CAS in machine code? Lanes that want one address take turns."""
+        is_float = self.instruction.opcode.rsplit(".", 1)[-1].startswith(("f", "bf"))
+        return is_float and self.kind == "shared atomic"
+
+
+def of_several(counted: Iterable[PtxCounts]) -> set[tuple[int, str]]:
+    """(line, kind) of machine instructions that belong to more than the PTX of that kind: ptxas
+    makes products and sums of divisions, of roots, and to scale the arguments of functions.
+    """
+    found = {
+        (one.line, kind)
+        for one in counted
+        if is_long(one.instruction)
+        for kind in ("float32", "float64", "mufu")
+        if kind != one.kind  # a root rounded to nearest has one MUFU.RSQ on all its ways
+    }
+    # ptxas counts the lanes of a warp that add to one address, and lets one of them add.
+    return found | {(one.line, "popc") for one in counted if one.kind.endswith("atomic")}
+
+
+def may_fuse(counted: Iterable[PtxCounts]) -> dict[int, tuple[int, str]]:
+    """Sums of floats, by their ids, of which ptxas may make one multiply-add with a product of the
+    same line and basic block -> (line, kind).
+    """
+    products: Counter = Counter()
+    sums: defaultdict[tuple, list[PtxCounts]] = defaultdict(list)
+    for one in counted:
+        root, *parts = one.instruction.opcode.split(".")
+        if one.kind in ("float32", "float64") and "rn" not in parts:
+            key = one.line, one.kind, one.place.block
+            if root == "mul":
+                products[key] += 1
+            elif root in ("add", "sub"):
+                sums[key].append(one)
+    return {id(one): key[:2] for key, own in sums.items() for one in own[: products[key]]}

@@ -1,0 +1,142 @@
+"""The equations for how often each edge between segments was taken, from anchors and from flow."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..machine_code import NaturalLoop, Segment, dominators
+from .anchors import Anchors, anchors_of, by_line
+from .counts import PtxCounts
+from .least_squares import nonnegative
+from .loops import Loops
+
+_FLOW_WEIGHT, _LENGTH_WEIGHT = 0.5, 1e-3
+_PASSES, _SETTLED = 5, 1e-4
+MOST_UNKNOWNS = 600
+OUT = -2  # where an edge ends that leaves the kernel: what a guarded EXIT lets end
+MOST_SUSPECTS = 12
+_NOISE = 5e-3  # of the warps: what is left of a way that none takes
+_HARDLY, _SURE = 1e-2, 0.1  # how much worse the anchors may fit without segments
+
+
+def executions(
+    segments: tuple[Segment, ...], counted: Iterable[PtxCounts], warps: int
+) -> tuple[np.ndarray, dict[tuple[int, int], float]]:
+    """Return ((segments,) executions, summed over warps; the same of each edge between two)."""
+    counted = list(counted)
+    edges = [(-1, 0)] + [(at, to) for at, s in enumerate(segments) for to in s.follows]
+    edges += [(at, OUT) for at, s in enumerate(segments) if s.follows and s.code[-1].name == "EXIT"]
+    loops = Loops(segments, counted)
+    anchors = anchors_of(segments, counted, loops)
+    if len(edges) > MOST_UNKNOWNS:
+        return by_line(len(segments), anchors, warps), {}
+    system = _System(segments, edges, anchors, loops.machine, warps)
+    found = system.without(loops.too_long(), system.solve(), _SURE)
+    for suspect in system.suspects(found)[:MOST_SUSPECTS]:
+        found = system.without([suspect], found)
+    edge_counts = {edge: float(count) for edge, count in zip(edges, found, strict=True)}
+    return system.entered @ found, edge_counts
+
+
+class _System:
+    """The equations for the edges' counts. allowed: (edges,) bool, those that may be taken."""
+
+    def __init__(
+        self, segments, edges: list, anchors: Anchors, loops: list[NaturalLoop], warps: int
+    ):
+        self.segments, self.edges, self.loops, self.warps = segments, edges, loops, warps
+        rows, wanted = anchors.rows, anchors.wanted
+        self.entered = np.zeros((len(segments), len(edges)))
+        self.left = np.zeros_like(self.entered)
+        for number, (start, end) in enumerate(edges):
+            if end != OUT:
+                self.entered[end, number] = 1
+            if start >= 0:
+                self.left[start, number] = 1
+        scale = np.where(wanted >= 1, wanted, warps)  # what never runs is no heavier than others
+        self.matrix = rows @ self.entered / scale[:, None] * anchors.weight[:, None]
+        self.goal = np.minimum(wanted, 1.0) * anchors.weight
+        self.more = -np.eye(len(wanted))[:, anchors.least]  # how far beyond a least one may be
+        self.length = np.array([len(s.code) for s in segments]) @ self.entered
+        self.flowing = [at for at, s in enumerate(segments) if s.follows]
+        self.allowed = np.ones(len(edges), bool)
+
+    def error(self, found: np.ndarray) -> float:
+        """How far off the anchors are, relative, summed."""
+        beyond = self.matrix @ found - self.goal
+        beyond[self.more.any(1)] = np.minimum(beyond[self.more.any(1)], 0.0)
+        return float(np.abs(beyond).sum())
+
+    def solve(self, guess: np.ndarray | None = None) -> np.ndarray:
+        """(edges,) counts. guess: those of a system that is nearly the same."""
+        first = np.zeros((1, len(self.edges)))
+        first[0, 0] = 10.0 / self.warps
+        size = np.full(len(self.segments), float(self.warps))
+        found = np.zeros(len(self.edges))
+        kept, slack = int(self.allowed.sum()), self.more.shape[1]
+        positive = (
+            None if guess is None else np.append(guess[self.allowed] > 0, np.zeros(slack, bool))
+        )
+        for number in range(_PASSES):
+            weight = _FLOW_WEIGHT / size[self.flowing]
+            flow = (self.entered - self.left)[self.flowing] * weight[:, None]
+            total = max(float(self.length @ found), self.warps * self.length.max())
+            short = _LENGTH_WEIGHT * self.length[None] / total
+            enters, times = self._entries(self.entered @ found if number else None)
+            system = np.concatenate([self.matrix, first, flow, short, enters])
+            right = np.concatenate([self.goal, [10.0], np.zeros(len(flow) + 1), times])
+            before, found = found, np.zeros(len(self.edges))
+            more = np.zeros((len(right), slack))
+            more[: len(self.more)] = self.more
+            system = np.hstack([system[:, self.allowed] * self.warps, more])
+            part = nonnegative(system, right, positive)
+            positive = part > 0
+            found[self.allowed] = self.warps * part[:kept]
+            if number > 1 and np.abs(found - before).max() < _SETTLED * self.warps:
+                break
+            size = np.maximum(self.entered @ found, 1e-3 * self.warps)
+        return found
+
+    def without(self, left_out: list[int], found: np.ndarray, worse: float = _HARDLY) -> np.ndarray:
+        """Return the counts with some segments never entered, or `found` if these fit worse."""
+        if not left_out:
+            return found
+        allowed = self.allowed.copy()
+        self.allowed[[end in left_out for _, end in self.edges]] = False
+        other = self.solve(found)
+        if self.error(other) > self.error(found) + worse:
+            self.allowed = allowed
+            return found
+        return other
+
+    def suspects(self, found: np.ndarray) -> list[int]:
+        """Segments that fewer warps enter than pass above them: there ptxas may have left several
+        ways for one loop, of which the warps took another.
+        """
+        counts, above = self.entered @ found, dominators(self.segments)
+        heads = {loop.header for loop in self.loops}
+        named = [at for at in range(1, len(counts)) if at in heads or self.matrix_uses(at)]
+        most = {at: 0.98 * max((counts[up] for up in above[at]), default=0.0) for at in named}
+        found = [at for at in named if 1e-3 * self.warps < counts[at] < most[at]]
+        return sorted(found, key=lambda at: -len(self.segments[at].code))
+
+    def matrix_uses(self, at: int) -> bool:
+        """Has a segment anchors?"""
+        return bool(self.matrix[:, self.entered[at] > 0].any())
+
+    def _entries(self, counts: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that let warps enter the loops that run: without them a loop may feed itself.
+
+        A loop is entered as often as the nearest segment above it that runs.
+        """
+        rows, times = [], []
+        for loop in self.loops if counts is not None else ():
+            runs = float(counts[loop.header])
+            few = 1e-3 * self.warps
+            above = next((counts[at] for at in loop.above if counts[at] > _NOISE * self.warps), 0.0)
+            wanted = min(runs, float(above))
+            if wanted > few:
+                into = [end == loop.header and start not in loop.body for start, end in self.edges]
+                rows.append(np.array(into) / wanted)
+                times.append(1.0)
+        return np.array(rows).reshape(-1, len(self.edges)), np.array(times)
