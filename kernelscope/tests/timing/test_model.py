@@ -14,7 +14,7 @@ from kernelscope.errors import InputError, UnknownNameError
 from kernelscope.timing import Time, measure
 from kernelscope.timing.gpus import gpu, names
 from kernelscope.timing.model import FABRIC, FABRIC_NAME, IDLE, NAMES, WAITS
-from kernelscope.timing.work import copy_bytes
+from kernelscope.timing.traffic import copy_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import time_model  # noqa: E402 - a tool, in no package

@@ -11,19 +11,16 @@ from kernelscope.timing.executions import executions
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
 from kernelscope.timing.observer import STORE_NS
-from kernelscope.timing.work import (
+from kernelscope.timing.traffic import (
     ASKED,
     ATOMIC,
-    CONSTANT_CLOCKS,
-    FAR_ATOMIC,
-    FMA_LANES,
     LINE_LOAD,
     LINE_STORE,
-    MATCH_CLOCKS,
     PART_STORED,
     STORED,
     UNEVEN,
 )
+from kernelscope.timing.work import CONSTANT_CLOCKS, FAR_ATOMIC, FMA_LANES, MATCH_CLOCKS
 from kernelscope.watch.counters.patterns import TouchedBytes
 
 H200 = gpu("h200")

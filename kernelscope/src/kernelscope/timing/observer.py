@@ -20,8 +20,9 @@ from .gpus import GpuConstants, gpu
 from .machine_code import Segment, loops_of, machine_code
 from .model import Prediction, predict
 from .report import text
+from .traffic import Reuse, reused_bytes
 from .uneven import Unevenness, unevenness
-from .work import LaunchShape, Reuse, l1_lines, resident_blocks, reused_bytes, work_of
+from .work import LaunchShape, l1_lines, resident_blocks, work_of
 
 DRAM_PIECE, LINE_BYTES = SECTOR_BYTES * PIECE_SECTORS, SECTOR_BYTES * LINE_SECTORS
 LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds no others open

@@ -2,12 +2,10 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .caches import PIECE_SECTORS, SECTOR_BYTES
 from .executions import (
     KINDS,
     PtxCounts,
@@ -21,15 +19,24 @@ from .executions import (
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode, codes
 from .schedule import MEETINGS, walk
+from .traffic import (
+    ASKED,
+    ATOMIC,
+    UNEVEN,
+    DramShare,
+    Reuse,
+    Traffic,
+    atomic_times,
+    dram_traffic,
+    l2_traffic,
+    local_bytes,
+    shares_of,
+)
 from .uneven import Unevenness, longest_warps
 
 UNITS = tuple("issue fma alu fp64 mufu tensor memory fill send constant together".split())
 OF_SCHEDULER = np.array([1] * 6 + [0] * 5, bool)  # units of which each scheduler has its own
 FILL_BYTES = 64  # from L2 to L1, a clock and SM
-# Clocks in which an SM sends to L2 a load's request of a line, a store's, and a sector that it
-# stores: 1.02, 2.05 and 1.05 on an H200, with 1 block as with 66.
-ASKED, STORED, STORED_SECTOR = 1.0, 2.05, 1.05
-TAGS = 2  # lines that L1 looks up in a clock
 CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load, as measured
 SCHEDULERS = 4  # of an SM: each has its own warps and its own lanes of every unit but the last
 FMA_LANES, ALU_LANES, FP64_LANES, MUFU_LANES = 128, 64, 64, 16  # a clock and SM, of sm_90
@@ -38,23 +45,11 @@ MATCH_CLOCKS, MATCH_ALL, REDUX_CLOCKS = 2.0, 1.0, 2.0
 # What each further warp adds to a fence, a barrier of a cluster, a fence with no store before it.
 MEETING_CLOCKS, ALONE_CLOCKS = {"MEMBAR": 16.0, "UCGABAR_WAIT": 5.4}, 2.5
 MATCH_LATENCY, OF_VALUE = 10.0, 2.75  # a warp's match by itself: clocks, more for each value
-LINE_LOAD = 1.5  # sectors that a load's request of a line costs L2, if it has fewer
-# A store's request of a line: clocks of a sector for its head, and for a sector that it fills in
-# part more, since that takes a mask besides. On an H200 3.2 for a sector of a line, 5.3 for two and
-# 9 for four.
-LINE_STORE, PART_STORED = 1.0, 1.0
-WHOLE = 0.99  # share of a sector: as much is all of it
-MOST_JOINED = 16  # lines of a store's request, if L1 joins it with others
-ATOMIC = 2.35  # ... and each sector of an atomic: 9.6 ps at random words of 4 MiB, on an H200
-# What the fullest slice of L2 has beyond the mean: two thirds of a stretch of half a KiB, in such
-# sectors. Atomics on 16 KiB took 2.9 times as long as on 4 MiB, on 64 KiB 1.5 and on 256 KiB 1.1.
-UNEVEN = 0.67 * 1.63
 FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block of the cluster
 # Standard deviations of the latency of a load that L2 has, or DRAM, on an H200 with nothing else.
 L2_SPREAD, DRAM_SPREAD = 19.0, 168.0
-PIECE_BYTES, PIECES_OF_LINE = PIECE_SECTORS * SECTOR_BYTES, 2
+PIECES_OF_LINE = 2  # of DRAM
 STEP_CLOCKS = 100.0  # of DRAM's latency, by which the chain is walked again
-LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
 _INTEGERS_OF_FMA = ("IMAD", "IDP", "VIADD")
@@ -74,26 +69,6 @@ _LATENCIES = {  # clocks, of compute capability 9.0; loads and barriers are of t
     "DMMA": 26.0,
 }
 _TENSOR_OF_F16 = {"TF32": 0.5, "16816": 1.0, "1688": 1.0, "IMMA": 2.0, "DMMA": 0.0625}
-
-
-@dataclass(frozen=True)
-class Reuse:
-    """Distinct bytes of global memory that a launch reads and writes, in pieces as DRAM moves them.
-
-    lone_read, lone_written: bytes of the pieces that a block finds by themselves, as often as it
-    does, in neither of the others; hottest: nanoseconds of the atomics on the lines of L2 that have
-    most; stored: of the stores that meet; room: bytes of all buffers; halves: stretches of half a
-    KiB, each in a slice of L2, that atomics touch.
-    """
-
-    read: float
-    written: float
-    lone_read: float = 0.0
-    lone_written: float = 0.0
-    hottest: float = 0.0
-    room: float = np.inf
-    halves: float = np.inf
-    stored: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -153,125 +128,6 @@ def l1_lines(gpu: GpuConstants, shared_bytes: int, resident: int) -> int:
     wanted = resident * (shared_bytes + 1024 * bool(shared_bytes)) / 1024
     carved = next((step for step in steps if step >= wanted), steps[-1])
     return max(1, (gpu.l1_bytes - carved * 1024) // 128)
-
-
-class Traffic:
-    """The memory counts of a launch by line and kind: per request, and the share that misses L1.
-
-    atomic: sectors that a sector of an atomic costs L2; loads: machine loads of global memory by
-    their ids -> those of the PTX.
-    """
-
-    def __init__(
-        self,
-        counted: Iterable[PtxCounts],
-        atomic: float = ATOMIC,
-        loads: dict[int, PtxCounts] | None = None,
-    ):
-        self.loads = loads or {}
-        self.requests: defaultdict[tuple[int, str], float] = defaultdict(float)
-        self.passes: defaultdict[tuple[int, str], float] = defaultdict(float)
-        self.sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
-        self.missing: defaultdict[tuple[int, str], float] = defaultdict(float)
-        self.l2_sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
-        self.far: defaultdict[tuple[int, str], float] = defaultdict(float)
-        self.matches: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self.sent: defaultdict[tuple[int, str], float] = defaultdict(float)
-        self.first_bytes, self.lost_bytes = 0.0, 0.0
-        counted = list(counted)
-        stored = sectors_stored(counted)
-        for one in counted:
-            kind = one.kind
-            if one.counts["match_values"]:
-                of_line = self.matches[one.line]
-                of_line[0] += one.counts["match_values"]
-                of_line[1] += one.executions
-            if one.merged or " " not in kind or kind.startswith("local"):
-                continue
-            key, counts = (one.line, kind), one.counts
-            self.requests[key] += one.machine_instructions
-            if kind.startswith("shared"):
-                self.passes[key] += counts[kind.replace(" ", "_") + "_wavefronts"]
-                continue
-            if kind.startswith("constant"):
-                self.passes[key] += counts["constant_load_passes"]
-                continue
-            way = "load" if kind == "async copy" else kind.split()[1]
-            self.far[key] += counts["far_atomic_sectors"]
-            self.passes[key] += counts["shared_atomic_wavefronts"] if way == "atomic" else 0
-            sectors = counts[f"global_{way}_sectors"]
-            self.sectors[key] += sectors
-            lines = counts[f"global_{way}_lines"]
-            self.sent[key] += {
-                "load": one.l1_missing * ASKED * lines,
-                "store": max(STORED * lines, STORED_SECTOR * sectors),
-                "atomic": STORED * lines,
-            }[way]
-            words = max(1, bits_of(one.instruction) // 32) if kind == "global load" else 0
-            least = words * one.executions  # of a load: a pass for each register of the lanes
-            self.passes[key] += max(lines / TAGS, counts[f"global_{way}_passes"], least)
-            missing = one.l1_missing * sectors
-            self.missing[key] += missing
-            if way == "load":
-                first = one.first_bytes
-                self.lost_bytes += one.lost_bytes
-                self.first_bytes += SECTOR_BYTES * missing if first is None else first
-            in_l2 = {
-                "load": max(sectors, LINE_LOAD * lines),
-                "store": stored.get(id(one), 0.0),
-                "atomic": atomic * sectors,
-            }
-            self.l2_sectors[key] += one.l1_missing * in_l2[way]
-
-    def per_request(self, line: int, kind: str) -> float:
-        """Clocks of the memory pipe: wavefronts, or lines of global memory."""
-        requests = self.requests.get((line, kind), 0.0)
-        return max(1.0, self.passes[line, kind] / requests) if requests else 1.0
-
-    def bytes_missing(self, line: int, kind: str) -> float:
-        """Bytes a request between L1 and L2."""
-        requests = self.requests.get((line, kind), 0.0)
-        return SECTOR_BYTES * self.missing[line, kind] / requests if requests else 0.0
-
-    def sending(self, line: int, kind: str) -> float:
-        """Clocks in which an SM sends a request to L2."""
-        requests = self.requests.get((line, kind), 0.0)
-        return self.sent[line, kind] / requests if requests else 0.0
-
-    def values(self, line: int) -> float:
-        """Different values of a warp's lanes in a match of a line."""
-        values, matches = self.matches.get(line, (1.0, 1.0))
-        return values / matches
-
-    def far_sectors(self, line: int) -> float:
-        """Sectors that an atomic of a line sends to other blocks of its cluster."""
-        requests = self.requests.get((line, "global atomic"), 0.0)
-        return self.far[line, "global atomic"] / requests if requests else 0.0
-
-
-def sectors_stored(counted: list[PtxCounts]) -> dict[int, float]:
-    """PtxCounts of a store to global memory, by its id -> sectors that it costs L2.
-
-    Stores of one basic block that fill sectors together leave L1 joined where each has few lines:
-    eight words of a thread take as long as their sectors, 64 words or 16 of 16 bytes that a thread
-    has beside lines of others do not.
-    """
-    parts: defaultdict[int, list[tuple[PtxCounts, float]]] = defaultdict(list)
-    found = {}
-    for one in counted:
-        sectors, lines = one.counts["global_store_sectors"], one.counts["global_store_lines"]
-        if sectors and not one.merged:
-            size = bits_of(one.instruction) / 8 * one.counts["thread_instructions"]
-            filled = min(1.0, size / (SECTOR_BYTES * sectors))
-            in_part = min(1.0, 2 * (1 - filled))  # of a stretch its two ends
-            found[id(one)] = sectors * (1 + PART_STORED * in_part) + LINE_STORE * lines
-            if in_part == 1.0 and lines <= MOST_JOINED * one.executions:
-                parts[one.place.block].append((one, filled))
-    for block in parts.values():
-        share = sum(filled for _, filled in block)
-        if round(share) and abs(share - round(share)) < 1 - WHOLE:
-            found |= {id(one): one.counts["global_store_sectors"] for one, _ in block}
-    return found
 
 
 def work_of(
@@ -453,7 +309,7 @@ def products(code: Code) -> float:
     return m * n * k / speed
 
 
-def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: "DramShare") -> float:
+def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: DramShare) -> float:
     """Clocks from the issue of an instruction to its result."""
     kind, line = KINDS.get(code.name, ""), code.line
     near = gpu.shared_clocks
@@ -479,26 +335,6 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: "Dra
     return _LATENCIES.get(code.name, near)
 
 
-@dataclass(frozen=True)
-class DramShare:
-    """outside: share of the bytes read that L2 lacks; alone: share of what blocks touch first that
-    no other block has touched before.
-    """
-
-    outside: float
-    alone: float
-
-    def waiting(self, load: PtxCounts) -> tuple[float, float]:
-        """(share of a load's requests that wait for DRAM, pieces of DRAM that each touches)."""
-        requests = load.touching * load.executions
-        if not requests:
-            return min(load.l1_waiting, load.losing), 1.0
-        known = load.first_bytes is not None
-        pieces = max(1.0, load.first_bytes / PIECE_BYTES / requests) if known else 1.0
-        found = self.outside * load.touching * (1 - (1 - self.alone) ** pieces) + load.losing
-        return min(load.l1_waiting, found), pieces
-
-
 def far_clocks(traffic: Traffic, code: Code, gpu: GpuConstants, dram_share: DramShare) -> float:
     """Clocks from L1 to the result of a load of global memory, to the last of a warp's lines."""
     passes = traffic.per_request(code.line, KINDS[code.name]) - 1
@@ -518,90 +354,3 @@ def far_clocks(traffic: Traffic, code: Code, gpu: GpuConstants, dram_share: Dram
 def last_of(count: float) -> float:
     """Standard deviations from the mean to the last of so many, about, as of a normal one."""
     return 0.45 * np.log2(max(1.0, count))
-
-
-def l2_traffic(traffic: Traffic) -> dict[int, float]:
-    """Line -> bytes between L1 and L2, as if all were sectors of whole lines."""
-    found: defaultdict[int, float] = defaultdict(float)
-    for (line, _), sectors in traffic.l2_sectors.items():
-        found[line] += SECTOR_BYTES * sectors
-    return dict(found)
-
-
-def dram_traffic(
-    gpu: GpuConstants, reuse: Reuse, traffic: Traffic
-) -> tuple[dict[int, float], dict[int, float], "DramShare", float]:
-    """(line -> bytes of DRAM, line -> of the fabric, which loads wait for DRAM, bytes written).
-
-    Bytes of DRAM are those of a copy that takes as long.
-
-    Launches are taken to follow each other: what fits L2 is there already.
-    """
-    lone = reuse.lone_read + reuse.lone_written
-    total = min(reuse.read + reuse.written + lone, reuse.room)
-    kept = kept_bytes(gpu)
-    outside = min(max((total - kept) / kept, 0.0), 1.0) if total else 0.0
-    missed = max(1.0 - kept / total, 0.0) if total else 0.0  # by what has no order
-    by_line = l2_traffic(traffic)
-    everything = max(sum(by_line.values()), 1.0)
-    waiting = outside * reuse.read + missed * reuse.lone_read
-    distinct = reuse.read + reuse.lone_read
-    share = DramShare(
-        waiting / distinct if distinct else 0.0,
-        min(1.0, distinct / traffic.first_bytes) if traffic.first_bytes else 1.0,
-    )
-    lost = traffic.lost_bytes
-    moved = copy_bytes(gpu, outside * reuse.read + lost, outside * reuse.written)
-    moved += missed * LONE_READ * reuse.lone_read * gpu.dram_gbps / gpu.read_gbps
-    moved += missed * LONE_WRITE * reuse.lone_written
-    crossed = outside * (reuse.read + reuse.written) + missed * lone + lost
-    shares = {line: size / everything for line, size in by_line.items()}
-    dram = {line: moved * part for line, part in shares.items()}
-    written = outside * reuse.written + missed * reuse.lone_written
-    return dram, {line: crossed * part for line, part in shares.items()}, share, written
-
-
-def kept_bytes(gpu: GpuConstants) -> float:
-    """Bytes that L2 keeps until the next launch."""
-    return 0.5 * gpu.l2_bytes
-
-
-def reused_bytes(gpu: GpuConstants) -> float:
-    """Bytes that L2 keeps while the resident blocks load them again: on an H200 33 MB of 1,024
-    blocks were there, 53 MB of 264 were not.
-    """
-    return 0.75 * gpu.l2_bytes
-
-
-def local_bytes(code: Code) -> int:
-    """Bytes between L1 and L2 of a warp's access to local memory: a store goes on to L2 and leaves
-    nothing in L1, so a load does too.
-    """
-    if code.name not in ("LDL", "STL"):
-        return 0
-    return 4 * SECTOR_BYTES * {"64": 2, "128": 4}.get(code.parts[-1] if code.parts else "", 1)
-
-
-def copy_bytes(gpu: GpuConstants, read: float, written: float) -> float:
-    """Return the bytes of a copy that takes as long as these: reading alone turns no bus around."""
-    return (
-        2 * min(read, written)
-        + max(read - written, 0.0) * gpu.dram_gbps / gpu.read_gbps
-        + max(written - read, 0.0)
-    )
-
-
-def atomic_times(traffic: Traffic, reuse: Reuse) -> dict[int, float]:
-    """Line -> nanoseconds of its share of the atomics on the hottest lines of L2."""
-    shares = shares_of(traffic, "global atomic")
-    return {line: reuse.hottest * share for line, share in shares.items()}
-
-
-def shares_of(traffic: Traffic, kind: str) -> dict[int, float]:
-    """Line -> its share of the sectors of a kind."""
-    sectors: defaultdict[int, float] = defaultdict(float)
-    for (line, own), count in traffic.sectors.items():
-        if own == kind:
-            sectors[line] += count
-    everything = max(sum(sectors.values()), 1.0)
-    return {line: count / everything for line, count in sectors.items()}

@@ -6,9 +6,9 @@ by which as many warps enter a segment as leave it, and which need the fewest in
 that have none of these run as often as the loop of the PTX that has their lines; others are joined
 by integer products, or else by all arithmetic of a line.
 
-kinds says what instructions are in both; counts has the PTX's; loops pairs the loops; anchors and
-weak_anchors make equations of what both have; system adds the flow between segments, and solves all
-by least_squares. loads is beside it: which load of the PTX a load of machine code is.
+kinds has the kinds of instructions in both, counts those of the PTX; loops pairs the loops. anchors
+and weak_anchors make the equations of both; system adds those of the flow between segments and has
+them solved by least_squares. loads, beside it, pairs single loads.
 """
 
 from .counts import BlockPlace, PtxCounts, may_fuse, of_several

@@ -1,4 +1,4 @@
-"""Equations of what the PTX and machine code have both: instructions of one line and kind."""
+"""Equations of the instructions that the PTX and machine code both have, by line and kind."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass

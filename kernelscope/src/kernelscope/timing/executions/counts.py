@@ -1,4 +1,4 @@
-"""What the simulator counted of a PTX instruction, and where machine code has more or fewer."""
+"""The counts of a PTX instruction, and where machine code has more or fewer of it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Kinds of instructions, of PTX and of machine code: what both have is told by them."""
+"""Kinds of instructions, of PTX and of machine code, by which the two are joined."""
 
 from ...ptx.syntax import Instruction
 from ..machine_code import Code

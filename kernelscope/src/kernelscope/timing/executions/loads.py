@@ -1,4 +1,4 @@
-"""Which load of the PTX each load of machine code is, by line, block, width and offset."""
+"""Loads of machine code, each with its load of the PTX: by line, block, width and offset."""
 
 import re
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Loops of machine code and of the PTX, and which are alike: by their lines, and what they have."""
+"""Loops of machine code and of the PTX, paired by their lines and instructions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
