@@ -9,7 +9,9 @@ from ..machine_code import codes
 from .counts import PtxCounts, may_fuse, of_several
 from .kinds import KINDS, has_slow_path
 from .loops import Loops
-from .weak_anchors import weak_anchors
+from .weak_anchors import LIGHT, weak_anchors
+
+ONCE = 1.02  # times the steps of a loop: more often no instruction of it runs
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,11 @@ class Anchors:
 
 
 def anchors_of(segments, counted: list[PtxCounts], loops: Loops) -> Anchors:
-    """Join the PTX and the machine code by instructions of one line and kind."""
+    """Join the PTX and the machine code by instructions of one line and kind.
+
+    Where these would have to run more often than the loop that they are in, ptxas has left out
+    some that the PTX does twice: they have little weight.
+    """
     members: defaultdict[tuple[int, str], dict[int, list[float]]] = defaultdict(dict)
     several, fused = of_several(counted), may_fuse(counted)
     for one in counted:
@@ -39,8 +45,13 @@ def anchors_of(segments, counted: list[PtxCounts], loops: Loops) -> Anchors:
             of_block.append(one.machine_instructions)
     loop_of = {one.place.block: (*one.place.loops, 0)[0] for one in counted}
     depth_of = {one.place.block: len(one.place.loops) for one in counted}
-    keys, rows, wanted = [], [], []
+    nest_of = {one.place.block: one.place.loops for one in counted}
+    steps: defaultdict[tuple[int, ...], float] = defaultdict(float)  # of each nest of loops
+    for one in counted:
+        steps[one.place.loops] = max(steps[one.place.loops], one.executions)
+    keys, rows, wanted, weights = [], [], [], []
     for key, blocks in members.items():
+        most = max(steps[nest_of[block]] for block in blocks)
         # A sum that ptxas computes again in each step of a loop inside is not the PTX's.
         deepest = max(depth_of[block] for block in blocks)
         again = key[1] in ("float32", "float64")
@@ -49,6 +60,8 @@ def anchors_of(segments, counted: list[PtxCounts], loops: Loops) -> Anchors:
             keys.append(key)
             rows.append(row)
             wanted.append(times)
+            left_out = times > ONCE * most * row.sum() and key[1] != "shared atomic"
+            weights.append(LIGHT if left_out else 1.0)
     weak = weak_anchors(segments, counted, sum(rows, np.zeros(len(segments))) > 0, loops)
     weak += [(*one, 1.0) for one in _slow_paths(segments, counted)]
     more = {(c.line, KINDS.get(c.name, "")) for _, c in codes(segments) if c.guarded}
@@ -57,7 +70,7 @@ def anchors_of(segments, counted: list[PtxCounts], loops: Loops) -> Anchors:
         np.array(rows + [row for row, _, _ in weak]).reshape(-1, len(segments)),
         np.array(wanted + [times for _, times, _ in weak]),
         np.array([key in more for key in keys] + [False] * len(weak), bool),
-        np.array([1.0] * len(rows) + [weight for _, _, weight in weak]),
+        np.array(weights + [weight for _, _, weight in weak]),
     )
 
 

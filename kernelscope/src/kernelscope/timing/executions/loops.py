@@ -5,9 +5,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..machine_code import NaturalLoop, Segment, loops_of
+from ..machine_code import NaturalLoop, Segment, codes, loops_of
 from .counts import PtxCounts
 from .kinds import KINDS, code_is_work, is_work
+from .loads import bits_of, bits_of_code
 
 _MOST_TRIPS = 1.5  # times the mean of a loop's trips: longer variants of it are left out
 _ALIKE = 0.7  # share of their lines that two loops have in common, if they are one
@@ -49,10 +50,7 @@ class Loops:
 
     def __init__(self, segments: tuple[Segment, ...], counted: list[PtxCounts]):
         self.segments, self.machine = segments, loops_of(segments)
-        self.has = [
-            Counter((code.line, KINDS.get(code.name, "")) for code in segment.code)
-            for segment in segments
-        ]
+        self.has = _kinds_of(segments, counted)
         self.depth = [sum(at in loop.body for loop in self.machine) for at in range(len(segments))]
         self.inside = {
             loop.header: {
@@ -156,3 +154,21 @@ class Loops:
 def _common(some: set[int], others: set[int]) -> float:
     """The share of all lines that both have."""
     return len(some & others) / max(len(some | others), 1)
+
+
+def _kinds_of(segments: tuple[Segment, ...], counted: list[PtxCounts]) -> list[Counter]:
+    """(segments,) how many instructions of the PTX's, by line and kind, each has: a load that ptxas
+    has made of several counts as these.
+    """
+    bits: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
+    wide = {one.line for one in counted if one.merged}  # the simulator has made one of several
+    for one in counted:
+        plain = one.instruction.opcode.startswith("ld.") and one.line not in wide
+        bits[one.line, one.kind].add(bits_of(one.instruction) if plain else 0)
+    found = [Counter() for _ in segments]
+    for at, code in codes(segments):
+        key = code.line, KINDS.get(code.name, "")
+        each = min(bits[key]) if len(bits[key]) == 1 else 0
+        several = bits_of_code(code) // each if each and code.name in ("LD", "LDG", "LDS") else 1
+        found[at][key] += max(1, several)
+    return found

@@ -8,7 +8,7 @@ from .counts import PtxCounts
 from .kinds import code_is_product, code_is_work, divides_integers, is_long, is_product, is_work
 from .loops import Loops
 
-_LIGHT = 0.1  # weight of a branch, and of the steps of a loop that has loads and so on as anchors
+LIGHT = 0.1  # weight of a branch, and of the steps of a loop that has loads and so on as anchors
 _LIGHTER = 0.03  # ... of a branch around code that has anchors
 _OF_DIVISION = 16  # machine instructions of one division of integers, about
 
@@ -54,9 +54,9 @@ def weak_anchors(
         row, times = _joined(segments, {line}, rows, is_work, code_is_work)
         row = row * (np.array(loops.depth) <= deepest)  # not the steps of a loop that it is before
         if times and (row[~joined] >= _OF_DIVISION).any():
-            of_divisions.append((row, times, _LIGHT))
+            of_divisions.append((row, times, LIGHT))
     weak = [(*one, 1.0) for one in [*steps.values(), *found.values()]]
-    weak += [*of_divisions, *((*one, _LIGHT) for one in light.values())]
+    weak += [*of_divisions, *((*one, LIGHT) for one in light.values())]
     return weak + _branches(segments, anchors, counted)
 
 
@@ -91,7 +91,7 @@ def _branches(segments, anchors: set[int], counted) -> list[tuple[np.ndarray, fl
         if branch.name == "BRA" and some and some[1]:
             row = np.zeros(len(segments))
             row[at], row[before[0]] = 1.0, -some[0] / some[1]
-            weight = _LIGHTER if at in anchors else _LIGHT
+            weight = _LIGHTER if at in anchors else LIGHT
             found.append((row, 0.0, weight * warps * some[2] / some[1]))
     return found
 
