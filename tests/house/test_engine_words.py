@@ -13,13 +13,26 @@ WORDS = re.compile(
     r"|classroom|e(?<=\be)xercises?\b|a(?<=\ba)ssignments?\b|s(?<=\bs)tudents?\b"
     r"|t(?<=\bt)eachers?\b|layer ?norm|transformer"
 )
-# What people write in Triton.
-_IN_TRITON = re.compile(r"(?i)softmax|flash|attention|layer norm")
+# What people write in Triton, and in CUDA: kernels that the time model is judged by.
+_IN_KERNELS = re.compile(r"(?i)softmax|flash|attention|layer norm")
+_SETS = {
+    "ninth": ["products.cu"],
+    "tenth": ["networks.cu"],
+    "eleventh": ["layers.cu", "products.cu"],
+}
 # The names that variables of the environment had before; the name of another simulator.
 ALIASES = {
     **{
-        f"tests/triton/{name}.py": _IN_TRITON
+        f"tests/triton/{name}.py": _IN_KERNELS
         for name in ("test_tutorials", "test_puzzles", "test_hopper", "triton_harness")
+    },
+    **{
+        f"tests/timing/{name}": _IN_KERNELS
+        for part, files in _SETS.items()
+        for name in (
+            f"{part}_expected.py",
+            *(f"held_out_{part}/{file}" for file in (*files, "kernels.toml")),
+        )
     },
     "src/kernelscope/settings.py": re.compile(r"ATTN_COURSE_"),
     "README.md": re.compile(r"FlashGPU-Sim"),
