@@ -97,6 +97,13 @@ extern "C" __global__ void swap(const float* x, float* y, int n)
     }
     y[threadIdx.x] = a + b;
 }
+extern "C" __global__ void chase(const int* x, int* y, int n)
+{
+    int at = threadIdx.x;
+    for (int j = 0; j < n; ++j) at = *(const volatile int*)(x + at);
+    for (int j = 0; j < n; ++j) at = __ldcv(x + at);
+    y[threadIdx.x] = at;
+}
 __constant__ float table[64];
 extern "C" __global__ void look_up(const int* at, float* y)
 {
@@ -180,6 +187,8 @@ def test_no_more_blocks_run_where_they_are_long(monkeypatch):
     assert all_groups.notes[0] == "64 of 256 blocks were run and stand for all"
     assert one_group.notes[0] == "4 of 256 blocks were run and stand for all: they are long"
     assert one_group.us == pytest.approx(all_groups.us, rel=0.02)
+    asked_for = launched("pick", (256,), (256,), *arguments, blocks=1)
+    assert asked_for.notes[0] == "1 of 256 blocks were run and stand for all"
 
 
 def test_pieces_by_themselves():
@@ -272,6 +281,14 @@ def test_of_two_loads_of_a_line_the_longer_counts(rows):
     found = launched("down", (1,), (columns,), a, x, y, np.int32(rows), np.int32(columns))
     clocks = found.bounds["latency"] * 1e-6 * H200.hz
     assert rows * H200.l2_clocks < clocks < rows * (H200.l2_clocks + 100)
+
+
+def test_loads_past_l1_wait_for_l2_each_time():
+    """Two chains of 100 loads of one line: volatile ones, and those that fetch it again."""
+    x, y = (np.zeros(32, np.int32) for _ in "xy")
+    found = launched("chase", (1,), (32,), x, y, np.int32(100))
+    clocks = found.bounds["latency"] * 1e-6 * H200.hz
+    assert clocks > 200 * H200.l2_clocks
 
 
 @pytest.mark.parametrize("count", [256, 512])

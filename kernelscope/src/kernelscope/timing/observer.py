@@ -36,6 +36,7 @@ SEVERAL, STORE_NS = 4, 2.2
 # The least results of fast paths: of a root it is one of 2 ** -101, by ptxas's code.
 LEAST_FAST = {"div": 2.0**-126, "rcp": 2.0**-126, "sqrt": 2.0**-50.5}
 _ASIDE = ("ld.const", "ld.param")
+_PAST_L1 = frozenset(("cg", "cv", "volatile", "relaxed", "acquire"))  # of loads
 
 
 class Time(Counters):
@@ -224,7 +225,8 @@ class Time(Counters):
         counted = self._counted(launch, scale)
         notes = []
         if self._ran < blocks:
-            why = ": they are long" if self.has_enough() else ""
+            cut = self._ran < sum(map(len, self._chosen))
+            why = ": they are long" if cut else ""
             notes.append(f"{self._ran} of {blocks} blocks were run and stand for all{why}")
         machine = machine_code(launch, self.gpu.arch)
         if machine is None:
@@ -414,5 +416,4 @@ def _known(name: str) -> GpuConstants:
 
 def _past_l1(one: PtxCounts) -> bool:
     """Does a load leave L1 out?"""
-    parts = one.instruction.opcode.split(".")
-    return "cg" in parts or "volatile" in parts or "relaxed" in parts or "acquire" in parts
+    return not _PAST_L1.isdisjoint(one.instruction.opcode.split("."))
