@@ -125,13 +125,14 @@ class SectorStreams:
         after_others: one such group after another, without the first.
         """
         groups = [_Together(streams[at : at + size]) for at in range(0, len(streams), size)]
-        absent = [group.absent(max(1, lines * group.count // resident)) for group in groups]
         if after_others:
             whole = ~hits(
                 np.concatenate([group.sectors for group in groups]), lines * size // resident
             )
             absent = np.split(whole, np.cumsum([group.sectors.size for group in groups])[:-1])
             groups, absent = groups[1:], absent[1:]
+        else:
+            absent = [group.absent(max(1, lines * group.count // resident)) for group in groups]
         found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
         for group, lacking in zip(groups, absent, strict=True):
             for key, warps, count in group.counts(lacking):

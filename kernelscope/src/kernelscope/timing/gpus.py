@@ -87,10 +87,6 @@ class GpuConstants:
         """Parts of L2, each with its own tags: 96 on an H200, by ncu's attributes."""
         return max(1, round(self.l2_bytes / 655_360))
 
-    def bytes_per_clock(self, gbps: float) -> float:
-        """A bandwidth of all SMs together, GB/s, as bytes a clock and SM."""
-        return 1e9 * gbps / self.hz / self.sms
-
 
 @lru_cache(maxsize=32)
 def gpu(name: str) -> GpuConstants:

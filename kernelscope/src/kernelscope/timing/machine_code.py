@@ -358,10 +358,7 @@ class NaturalLoop:
 
 def loops_of(segments: tuple[Segment, ...]) -> list[NaturalLoop]:
     """Return the natural loops, those of one header as one."""
-    before: defaultdict[int, list[int]] = defaultdict(list)
-    for at, segment in enumerate(segments):
-        for after in segment.follows:
-            before[after].append(at)
+    before = predecessors(segments)
     nearest = _dominators(segments, before)
     bodies: defaultdict[int, set[int]] = defaultdict(set)
     for header in range(len(segments)):
@@ -373,13 +370,18 @@ def loops_of(segments: tuple[Segment, ...]) -> list[NaturalLoop]:
     ]
 
 
+def predecessors(segments: tuple[Segment, ...]) -> list[list[int]]:
+    """Return for each segment those that it may follow, ascending."""
+    before: list[list[int]] = [[] for _ in segments]
+    for at, segment in enumerate(segments):
+        for after in dict.fromkeys(segment.follows):
+            before[after].append(at)
+    return before
+
+
 def dominators(segments: tuple[Segment, ...]) -> list[list[int]]:
     """Return for each segment those that every path to it passes, the nearest first."""
-    before: defaultdict[int, list[int]] = defaultdict(list)
-    for at, segment in enumerate(segments):
-        for after in segment.follows:
-            before[after].append(at)
-    nearest = _dominators(segments, before)
+    nearest = _dominators(segments, predecessors(segments))
     return [_above(at, nearest) for at in range(len(segments))]
 
 

@@ -16,7 +16,7 @@ DEALING_CLOCKS = 1.17  # a block: 67,584 empty blocks of 32 threads on an H200
 # Of L2's bandwidth: what crosses the fabric between its halves, to and from DRAM. It is an H200's
 # copy, in which Nsight Compute shows that fabric at 91 % of its peak and DRAM at 81 %.
 FABRIC = 0.54
-SHARPNESS = 3.2  # of the maximum: two equal bounds together take 2 ** (1 / 2.7) of one
+SHARPNESS = 3.2  # of the maximum: two equal bounds together take 2 ** (1 / 3.2) of one
 # On an SM. Chains of 256 multiply-adds between barriers: 2, 4, 6 and 8 warps of a scheduler took
 # 1.10, 1.32, 1.48 and 1.35 times the longer of chain and issue on an H200; it gives 1.09 to 1.33.
 SM_SHARPNESS = 2.0

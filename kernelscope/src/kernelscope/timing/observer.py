@@ -17,7 +17,7 @@ from .caches import LINE_SECTORS, PIECE_SECTORS, SECTOR_BYTES, HotLines, SectorS
 from .estimate import estimated
 from .executions import BlockPlace, PtxCounts, has_slow_path
 from .gpus import GpuConstants, gpu
-from .machine_code import Segment, loops_of, machine_code
+from .machine_code import Segment, loops_of, machine_code, predecessors
 from .model import Prediction, predict
 from .report import text
 from .traffic import Reuse, reused_bytes
@@ -372,10 +372,7 @@ def basic_blocks(launch: Launch) -> dict[int, BlockPlace]:
                 starts.add(instruction.index + 1)
         flow = _flow(blocks, function)
         loops = sorted(loops_of(flow), key=lambda one: len(one.body)) if flow else []
-        before: list[list[int]] = [[] for _ in flow]
-        for up, one in enumerate(flow):
-            for after in one.follows:
-                before[after].append(up)
+        before = predecessors(flow)
         for at, block in enumerate(blocks):
             leading = before[at]
             above = [up for one in loops if one.header == at for up in one.above[:1]]

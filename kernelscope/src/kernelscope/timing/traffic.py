@@ -119,12 +119,12 @@ class Traffic:
             self.l2_sectors[key] += one.l1_missing * in_l2[way]
 
     def per_request(self, line: int, kind: str) -> float:
-        """Clocks of the memory pipe: wavefronts, or lines of global memory."""
+        """What a request asks of its pipe: wavefronts, passes of L1 or addresses of constants."""
         requests = self.requests.get((line, kind), 0.0)
         return max(1.0, self.passes[line, kind] / requests) if requests else 1.0
 
     def bytes_missing(self, line: int, kind: str) -> float:
-        """Bytes a request between L1 and L2."""
+        """Bytes of a request that L1 lacks, so that they come from L2."""
         requests = self.requests.get((line, kind), 0.0)
         return SECTOR_BYTES * self.missing[line, kind] / requests if requests else 0.0
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .caches import LINE_SECTORS, PIECE_SECTORS
 from .executions import (
     KINDS,
     PtxCounts,
@@ -48,7 +49,7 @@ MATCH_LATENCY, OF_VALUE = 10.0, 2.75  # a warp's match by itself: clocks, more f
 FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block of the cluster
 # Standard deviations of the latency of a load that L2 has, or DRAM, on an H200 with nothing else.
 L2_SPREAD, DRAM_SPREAD = 19.0, 168.0
-PIECES_OF_LINE = 2  # of DRAM
+PIECES_OF_LINE = LINE_SECTORS // PIECE_SECTORS  # of DRAM
 STEP_CLOCKS = 100.0  # of DRAM's latency, by which the chain is walked again
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
@@ -68,7 +69,6 @@ _LATENCIES = {  # clocks, of compute capability 9.0; loads and barriers are of t
     **dict.fromkeys(("HMMA", "IMMA"), 25.0),
     "DMMA": 26.0,
 }
-_TENSOR_OF_F16 = {"TF32": 0.5, "16816": 1.0, "1688": 1.0, "IMMA": 2.0, "DMMA": 0.0625}
 
 
 @dataclass(frozen=True)

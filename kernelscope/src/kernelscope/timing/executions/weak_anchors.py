@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from ..machine_code import predecessors
 from .counts import PtxCounts
 from .kinds import code_is_product, code_is_work, divides_integers, is_long, is_product, is_work
 from .loops import Loops
@@ -77,20 +78,20 @@ def _branches(segments, anchors: set[int], counted) -> list[tuple[np.ndarray, fl
             both[1] += before[-1].executions
             both[2] += 1
     warps = max((one.executions for one in counted if not one.place.loops), default=0)
-    found = []
+    found, leading = [], predecessors(segments)
     for at, segment in enumerate(segments):
-        before = [up for up, other in enumerate(segments) if at in other.follows]
         called = any(code.name == "CALL" for code in segment.code)
-        if called or len(before) != 1 or len(segment.follows) != 1:
+        if called or len(leading[at]) != 1 or len(segment.follows) != 1:
             continue
-        if {at, *segment.follows} != set(segments[before[0]].follows):
+        (before,) = leading[at]
+        if {at, *segment.follows} != set(segments[before].follows):
             continue
-        branch = segments[before[0]].code[-1]
+        branch = segments[before].code[-1]
         lines = dict.fromkeys(code.line for code in segment.code if code_is_work(code))
         some = next((taken[branch.line, line] for line in lines if (branch.line, line) in taken), 0)
         if branch.name == "BRA" and some and some[1]:
             row = np.zeros(len(segments))
-            row[at], row[before[0]] = 1.0, -some[0] / some[1]
+            row[at], row[before] = 1.0, -some[0] / some[1]
             weight = _LIGHTER if at in anchors else LIGHT
             found.append((row, 0.0, weight * warps * some[2] / some[1]))
     return found
