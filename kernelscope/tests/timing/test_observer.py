@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from kernelscope import RawKernel, RawModule, observe
-from kernelscope.timing import Time, observer
+from kernelscope.timing import Time, caches, observer
 from kernelscope.timing.executions import executions
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
@@ -281,6 +281,17 @@ def test_of_two_loads_of_a_line_the_longer_counts(rows):
     found = launched("down", (1,), (columns,), a, x, y, np.int32(rows), np.int32(columns))
     clocks = found.bounds["latency"] * 1e-6 * H200.hz
     assert rows * H200.l2_clocks < clocks < rows * (H200.l2_clocks + 100)
+
+
+def test_a_sequence_that_is_cut_short_stands_for_the_rest(monkeypatch):
+    """A block walks down 64 rows, of which the first half is all that is followed."""
+    a, x, y = (np.zeros(64 * 256, np.float32) for _ in "axy")
+    call = "down", (1,), (256,), a, x, y, np.int32(64), np.int32(256)
+    whole = launched(*call)
+    monkeypatch.setattr(caches, "MOST_SECTORS", 32 * 33)
+    half = launched(*call)
+    assert half.bounds["L2"] == pytest.approx(whole.bounds["L2"], rel=0.02)
+    assert half.us == pytest.approx(whole.us, rel=0.02)
 
 
 def test_loads_past_l1_wait_for_l2_each_time():

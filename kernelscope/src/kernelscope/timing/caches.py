@@ -73,6 +73,15 @@ class SectorStreams:
         blocks = max(1, sum(bool(stream) for stream in self.streams))
         return {key: (new / blocks, some / n) for key, (n, some, new) in self.first.items()}
 
+    def followed(self, key: int, requests: float) -> float:
+        """Return the share of a block's requests of an instruction that the sequences have: all,
+        unless the launch has more than MOST_SECTORS.
+        """
+        if self.left > 0 or key not in self.first:
+            return 1.0
+        blocks = sum(bool(stream) for stream in self.streams)
+        return min(1.0, self.first[key][0] / blocks / requests)
+
     @property
     def own_share(self) -> float:
         """Share of the sectors loaded that the block itself has stored to before."""

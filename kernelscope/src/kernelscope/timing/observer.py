@@ -295,7 +295,14 @@ class Time(Counters):
         lines = l1_lines(self.gpu, launch.shared_bytes, resident)
         rounds = blocks / (resident * self.gpu.sms)
         lacking = self._streams.misses(lines, resident, rounds)
-        first = self._streams.first_touches()
+        followed = {
+            (key := id(one.instruction)): self._streams.followed(key, one.executions / blocks)
+            for one in counted
+        }
+        first = {
+            key: (pieces / followed[key], touching)
+            for key, (pieces, touching) in self._streams.first_touches().items()
+        }
         touched = blocks * DRAM_PIECE * sum(pieces for pieces, _ in first.values())
         alone = min(1.0, (reuse.read + reuse.lone_read) / touched) if touched else 1.0
         side_by_side = max(1.0, alone * min(blocks, resident * self.gpu.sms))
@@ -305,7 +312,8 @@ class Time(Counters):
             key, sectors = id(one.instruction), one.counts["global_load_sectors"] / blocks
             if sectors and key in lacking and not _past_l1(one):
                 missing, waiting = lacking[key]
-                one = replace(one, l1_missing=min(1.0, missing / sectors), l1_waiting=waiting)
+                missing = min(1.0, missing / followed[key] / sectors)
+                one = replace(one, l1_missing=missing, l1_waiting=waiting)
             if key in first:
                 pieces, touching = first[key]
                 again, share = lost[key]
@@ -313,7 +321,7 @@ class Time(Counters):
                     one,
                     first_bytes=blocks * DRAM_PIECE * pieces,
                     touching=touching,
-                    lost_bytes=alone * blocks * SECTOR_BYTES * again,
+                    lost_bytes=alone * blocks * SECTOR_BYTES * again / followed[key],
                     losing=alone * share,
                 )
             found.append(one)
