@@ -475,3 +475,16 @@ def test_code_that_never_ran_takes_no_steps_of_another_loop():
     rest = PtxCounts(Instruction("ld.global.f32", ()), 5, 0, Counter(), False, BlockPlace(3, (3,)))
     counts, _ = executions(unrolled(), [*four, rest], warps=100)
     assert counts[1] == pytest.approx(100, rel=0.02) and counts[3] < 1
+
+
+def test_a_load_that_ptxas_has_made_of_four_counts_as_four():
+    """Four loads of a loop's step: one of 16 bytes in machine code."""
+    counted = [load(5, 100, 2) for _ in range(4)]
+    wide = Code("LDG", ("E", "128"), "", False, 5, 1, 7, 7, 0, "")
+    segments = (
+        segment([("S2R", 1)], [1]),
+        Segment([wide, code("BRA", 5)], [2, 1]),
+        segment([("EXIT", 9)], []),
+    )
+    counts, _ = executions(segments, counted, warps=10)
+    assert counts[1] == pytest.approx(100, rel=0.02)

@@ -13,8 +13,18 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.errors import InputError, UnknownNameError
 from kernelscope.timing import Time, measure
 from kernelscope.timing.gpus import gpu, names
-from kernelscope.timing.model import FABRIC, FABRIC_NAME, IDLE, NAMES, WAITS
+from kernelscope.timing.model import (
+    FABRIC,
+    FABRIC_NAME,
+    IDLE,
+    LAST_WARP,
+    NAMES,
+    WAITS,
+    predict,
+    units_together,
+)
 from kernelscope.timing.traffic import copy_bytes
+from kernelscope.timing.work import DRAM_SPREAD, UNITS, LaunchShape, LaunchWork
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import time_model  # noqa: E402 - a tool, in no package
@@ -184,6 +194,29 @@ def test_atomics_on_one_address_wait_for_each_other():
     assert one.bounds["atomics"] == pytest.approx(1e-3 * H200.atomic_ns * blocks * 256)
     assert one.limit == "atomics" and one.us > one.bounds["atomics"]
     assert apart.bounds["atomics"] < 0.02 and apart.us < 0.1 * one.us
+
+
+def test_units_disturb_each_other_by_what_they_do_not_share():
+    """Multiply-adds alone take their issue; an MUFU that is as long makes both longer."""
+    busy = np.zeros(len(UNITS))
+    busy[UNITS.index("issue")] = busy[UNITS.index("fma")] = 8.0
+    assert units_together(busy) == 8.0
+    busy[UNITS.index("mufu")] = 8.0
+    assert 8.5 < units_together(busy) < 10.0  # most of its time it issues nothing
+
+
+def test_what_is_written_makes_the_loads_of_dram_wait_longer():
+    """A chain of 100 loads, all of which DRAM has; with barriers the last warp's load counts."""
+    shape = LaunchShape(132, 8, 0, 1, 1.0)
+    some = (np.zeros(1, int), np.ones(1, int), np.zeros((1, len(UNITS))))
+    chain = ({1: 100 * H200.dram_clocks},)
+    alone = LaunchWork(shape, 8, *some, chain, {}, {}, {}, {}, False, 1.0, 32, ({1: 100.0},))
+    writing = replace(alone, dram_written=1e7)
+    meeting = replace(alone, meetings=100.0)
+    us = [predict(work, H200, "k").us for work in (alone, writing, meeting)]
+    assert us[1] > 1.02 * us[0] and us[2] > 1.02 * us[0]
+    clocks = (us[2] - us[0]) * 1e-6 * H200.hz
+    assert clocks == pytest.approx(100 * LAST_WARP * 3 * DRAM_SPREAD, rel=0.1)
 
 
 def record_on(name):
