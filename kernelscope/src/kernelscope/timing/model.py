@@ -181,7 +181,7 @@ def busiest_of(bounds: dict[str, float]) -> str:
     """Return the unit with the longest bound."""
     units = units_of(bounds)
     busiest = max(units, key=units.__getitem__)
-    alike = busiest == "DRAM" and units[FABRIC_NAME] > ALIKE * units["DRAM"]
+    alike = busiest == "DRAM" and units.get(FABRIC_NAME, 0.0) > ALIKE * units["DRAM"]
     return FABRIC_NAME if alike else busiest
 
 
