@@ -181,7 +181,8 @@ class Time(Counters):
         first = int(np.searchsorted(access.lanes, self._first_lanes))
         if first:
             address = np.broadcast_to(access.address, access.lanes.shape)[:first]
-            warps = starts_of(access.lanes[:first] >> 5).size
+            full = first == self._first_lanes  # all lanes of the block
+            warps = first // 32 if full else starts_of(access.lanes[:first] >> 5).size
             if access.valid is not None:
                 address = address[access.valid[:first]]
             if access.kind == "load":
