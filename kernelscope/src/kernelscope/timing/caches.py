@@ -91,20 +91,11 @@ class SectorStreams:
         """Return instruction key -> of a block, (sectors that it loads again and that a cache of so
         many lines for the block alone has lost, share of the requests that lack any).
         """
-        found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
-        streams = [stream for stream in self.streams if stream]
-        for stream in streams:
-            sectors = np.concatenate([part for _, part, _ in stream])
-            sizes = np.array([part.size for _, part, _ in stream])
-            absent = ~hits(sectors, max(1, lines))
-            absent[np.unique(sectors, return_index=True)[1]] = False  # those it loads first
-            counts = np.add.reduceat(absent, np.cumsum(sizes) - sizes)
-            for (key, _, warps), count in zip(stream, counts.tolist(), strict=True):
-                of_key = found[key]
-                of_key[0] += count
-                of_key[1] += min(count, warps)
-                of_key[2] += warps
-        return {key: (n / len(streams), some / of) for key, (n, some, of) in found.items()}
+        blocks = [_Together([stream]) for stream in self.streams if stream]
+        absent = [block.absent(max(1, lines)) for block in blocks]
+        for block, lacking in zip(blocks, absent, strict=True):
+            lacking[np.unique(block.sectors, return_index=True)[1]] = False  # those it loads first
+        return _of_a_block(blocks, absent)
 
     def misses(
         self, lines: int, resident: int, rounds: float = 1.0
@@ -142,18 +133,27 @@ class SectorStreams:
             groups, absent = groups[1:], absent[1:]
         else:
             absent = [group.absent(max(1, lines * group.count // resident)) for group in groups]
-        found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
-        for group, lacking in zip(groups, absent, strict=True):
-            for key, warps, count in group.counts(lacking):
-                of_key = found[key]
-                of_key[0] += count
-                of_key[1] += min(count, warps)
-                of_key[2] += warps
-        blocks = sum(group.count for group in groups)
-        return defaultdict(
-            lambda: (0.0, 0.0),
-            {key: (n / blocks, some / warps) for key, (n, some, warps) in found.items()},
-        )
+        return _of_a_block(groups, absent)
+
+
+def _of_a_block(
+    groups: list["_Together"], absent: list[np.ndarray]
+) -> dict[int, tuple[float, float]]:
+    """Instruction key -> (absent sectors of a block, share of the requests that lack any), none and
+    0 where there is none.
+    """
+    found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for group, lacking in zip(groups, absent, strict=True):
+        for key, warps, count in group.counts(lacking):
+            of_key = found[key]
+            of_key[0] += count
+            of_key[1] += min(count, warps)
+            of_key[2] += warps
+    blocks = sum(group.count for group in groups)
+    return defaultdict(
+        lambda: (0.0, 0.0),
+        {key: (n / blocks, some / warps) for key, (n, some, warps) in found.items()},
+    )
 
 
 class _Together:

@@ -108,7 +108,7 @@ def units_together(busy: np.ndarray) -> np.ndarray:
     near it. What a unit's own instructions take of the issue does not disturb it.
     """
     issue = busy[..., :1]
-    own = np.array([ISSUES.get(unit, 0.0) for unit in UNITS[: busy.shape[-1]]])
+    own = np.array([ISSUES.get(unit, 0.0) for unit in UNITS])
     disturbing = np.clip(1 - own * busy / np.maximum(issue, 1e-30), 0, 1)
     disturbing[..., 0] = 1.0
     longest = np.maximum(busy.max(-1), 1e-30)
@@ -213,7 +213,7 @@ def _round(chain: np.ndarray, units: np.ndarray, blocks: int, warps: int, barrie
         return 0.0
     apart = blocks if barriers else blocks * warps  # how many run independently of others
     of_scheduler = -(-blocks * warps // SCHEDULERS) * SCHEDULERS / (blocks * warps)
-    busy = units * blocks * np.where(OF_SCHEDULER[: units.shape[1]], of_scheduler, 1.0)
+    busy = units * blocks * np.where(OF_SCHEDULER, of_scheduler, 1.0)
     total, each = units_together(busy.sum(0)), units_together(busy)
     together = float(smooth_max(chain.sum(), float(total), sharpness=SM_SHARPNESS))
     in_turn = float(smooth_max(chain, each, sharpness=SM_SHARPNESS).sum())
@@ -227,7 +227,7 @@ def _sm_clocks(
     have any, those if the units' work were spread over all SMs). sending: its path to L2 counts.
     """
     chain, units = _chain(work, without), _units(work, without)
-    units = units if sending else np.delete(units, SEND, axis=1)
+    units[:, SEND] *= sending
     most, resident = _most_blocks(work, gpu)
     full, rest = divmod(most, resident)
     warps, barriers, uneven = work.shape.warps, work.barriers, work.shape.uneven
