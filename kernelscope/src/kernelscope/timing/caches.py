@@ -7,91 +7,125 @@ theory of locality", ASPLOS 2013).
 """
 
 from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 LINE_SECTORS, PIECE_SECTORS, SECTOR_BYTES = 4, 2, 32  # a piece: what DRAM moves at a time
 MOST_SECTORS = 1 << 20  # of a launch's sequences
+NEAR = 8  # loads of a warp that are so close keep what they share
 MOST_PARTS = 256  # until they are merged
 SLICED_LINES = 8  # of two slices of L2, by turns
 
 
+@dataclass(frozen=True)
+class _Request:
+    """What one instruction of a block's warps loads or stores. sectors: ascending, each once."""
+
+    key: int
+    sectors: np.ndarray
+    warps: int
+    stretch: int | None
+    stores: bool = False
+
+
 class SectorStreams:
-    """The sectors that some blocks load, in order.
+    """The sectors that some blocks load and store, in order.
 
     keys: of each instruction; its sectors that are new to a request's block count as one access.
     """
 
     def __init__(self):
-        self.streams: list[list[tuple[int, np.ndarray, int]]] = []
-        self.stored: set[int] = set()  # sectors of the block that it has stored to
-        self.loaded, self.own = 0, 0  # distinct sectors loaded, those of them stored before
-        # of each instruction: requests, those that touch a piece first, such pieces
-        self.first: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
-        self._pieces: set[int] = set()  # touched by a block
+        self._requests: list[list[_Request]] = []
         self.left = MOST_SECTORS
 
     def begin(self) -> None:
         """The next block."""
-        self.streams.append([])
-        self.stored, self._known = set(), set()
+        self._requests.append([])
 
-    def add(self, key: int, address: np.ndarray, warps: int = 1) -> None:
+    def add(
+        self, key: int, address: np.ndarray, warps: int = 1, stretch: int | None = None
+    ) -> None:
         """Loads of the block that has begun; address: (lanes,) uint64, one instruction's, of so
-        many warps.
+        many warps; stretch: number of the straight code in which they stand, if others do too.
         """
-        if self.left > 0 and address.size:
-            sectors = sectors_of(address)
-            self.left -= sectors.size
-            self.streams[-1].append((key, sectors, warps))
-            new = set(sectors.tolist()) - self._known
-            self._known |= new
-            self.loaded += len(new)
-            self.own += len(new & self.stored) if self.stored else 0
-            self._count_first(key, {sector // PIECE_SECTORS for sector in new}, warps)
+        self._add(key, address, warps, stretch, stores=False)
 
     def store(self, address: np.ndarray) -> None:
         """Stores of the block that has begun."""
+        self._add(0, address, 1, None, stores=True)
+
+    def _add(self, key, address: np.ndarray, warps: int, stretch, stores: bool) -> None:
         if self.left > 0 and address.size:
             sectors = sectors_of(address)
             self.left -= sectors.size
-            self.stored.update(sectors.tolist())
-            self._pieces.update((sectors // PIECE_SECTORS).tolist())
+            self._requests[-1].append(_Request(key, sectors, warps, stretch, stores))
 
-    def _count_first(self, key: int, pieces: set[int], warps: int) -> None:
-        first = pieces - self._pieces
-        self._pieces |= first
-        of_key = self.first[key]
-        of_key[0] += warps
-        of_key[1] += min(warps, len(first))
-        of_key[2] += len(first)
+    @cached_property
+    def streams(self) -> list["_Stream"]:
+        """The loads of each block that has any."""
+        of_blocks = [[one for one in block if not one.stores] for block in self._requests]
+        return [_Stream(loads) for loads in of_blocks if loads]
+
+    @cached_property
+    def _first(self) -> dict[int, tuple[int, int, int]]:
+        """Instruction key -> (requests, those that touch a piece before all others, such pieces)."""
+        requests = [one for block in self._requests for one in block]
+        found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+        if not requests:
+            return found
+        pieces = np.concatenate([one.sectors for one in requests]) // PIECE_SECTORS
+        whose = np.repeat(np.arange(len(requests)), [one.sectors.size for one in requests])
+        _, at = np.unique(pieces, return_index=True)
+        new = np.bincount(whose[at], minlength=len(requests)).tolist()
+        for one, count in zip(requests, new, strict=True):
+            if not one.stores:
+                of_key = found[one.key]
+                of_key[0] += one.warps
+                of_key[1] += min(one.warps, count)
+                of_key[2] += count
+        return found
 
     def first_touches(self) -> dict[int, tuple[float, float]]:
         """Return instruction key -> (pieces that it touches before any other load or store, of a
         block, share of its requests that touch one). Blocks follow each other.
         """
-        blocks = max(1, sum(bool(stream) for stream in self.streams))
-        return {key: (new / blocks, some / n) for key, (n, some, new) in self.first.items()}
+        blocks = max(1, len(self.streams))
+        return {key: (new / blocks, some / n) for key, (n, some, new) in self._first.items()}
 
     def followed(self, key: int, requests: float) -> float:
         """Return the share of a block's requests of an instruction that the sequences have: all,
         unless the launch has more than MOST_SECTORS.
         """
-        if self.left > 0 or key not in self.first:
+        if self.left > 0 or key not in self._first:
             return 1.0
-        blocks = sum(bool(stream) for stream in self.streams)
-        return min(1.0, self.first[key][0] / blocks / requests)
+        return min(1.0, self._first[key][0] / len(self.streams) / requests)
 
     @property
     def own_share(self) -> float:
         """Share of the sectors loaded that the block itself has stored to before."""
-        return self.own / self.loaded if self.loaded else 0.0
+        loaded, own = 0, 0
+        for block in self._requests:
+            if not block:
+                continue
+            sectors = np.concatenate([one.sectors for one in block])
+            stores = np.repeat([one.stores for one in block], [one.sectors.size for one in block])
+            first = [
+                np.unique(np.where(own_kind, sectors, -1), return_index=True)
+                for own_kind in (~stores, stores)
+            ]
+            (read, read_at), (written, written_at) = first
+            _, i, j = np.intersect1d(read, written, assume_unique=True, return_indices=True)
+            own += np.count_nonzero((written_at[j] < read_at[i]) & (read[i] >= 0))
+            loaded += np.count_nonzero(read >= 0)
+        return own / loaded if loaded else 0.0
 
     def lost(self, lines: int) -> dict[int, tuple[float, float]]:
         """Return instruction key -> of a block, (sectors that it loads again and that a cache of so
         many lines for the block alone has lost, share of the requests that lack any).
         """
-        blocks = [_Together([stream]) for stream in self.streams if stream]
+        blocks = [_Together([stream]) for stream in self.streams]
         absent = [block.absent(max(1, lines)) for block in blocks]
         for block, lacking in zip(blocks, absent, strict=True):
             lacking[np.unique(block.sectors, return_index=True)[1]] = False  # those it loads first
@@ -106,12 +140,11 @@ class SectorStreams:
         resident: blocks that share the cache, side by side; rounds: of such blocks, one after
         another. Those behind the first find what blocks before them have left.
         """
-        streams = [stream for stream in self.streams if stream]
-        first = self._lacking(streams, lines, resident, resident)
-        few = min(resident, len(streams) // 2)
+        first = self._lacking(lines, resident, resident)
+        few = min(resident, len(self.streams) // 2)
         if rounds <= 1 or not few:
             return first
-        later = self._lacking(streams, lines, resident, few, after_others=True)
+        later = self._lacking(lines, resident, few, after_others=True)
         share = 1 / rounds
         return {
             key: tuple(share * a + (1 - share) * b for a, b in zip(both, later[key], strict=True))
@@ -119,17 +152,19 @@ class SectorStreams:
         }
 
     def _lacking(
-        self, streams: list, lines: int, resident: int, size: int, after_others: bool = False
+        self, lines: int, resident: int, size: int, after_others: bool = False
     ) -> dict[int, tuple[float, float]]:
         """As misses. size: blocks that are taken side by side, with their share of the lines;
         after_others: one such group after another, without the first.
         """
+        streams = self.streams
         groups = [_Together(streams[at : at + size]) for at in range(0, len(streams), size)]
         if after_others:
             whole = ~hits(
                 np.concatenate([group.sectors for group in groups]), lines * size // resident
             )
             absent = np.split(whole, np.cumsum([group.sectors.size for group in groups])[:-1])
+            absent = [one & ~group.near for one, group in zip(absent, groups, strict=True)]
             groups, absent = groups[1:], absent[1:]
         else:
             absent = [group.absent(max(1, lines * group.count // resident)) for group in groups]
@@ -156,21 +191,44 @@ def _of_a_block(
     )
 
 
-class _Together:
-    """Blocks that run side by side. sectors: all that they load, in the order of time."""
+class _Stream:
+    """The loads of one block. sectors: of all, one load after another, so many of each; near: those
+    that the block has just touched, by one of the NEAR loads before in the same straight code. A
+    warp issues these one right behind the other, where the simulator has all warps of a block do
+    the first of them before the next.
+    """
 
-    def __init__(self, streams: list[list[tuple[int, np.ndarray, int]]]):
+    def __init__(self, loads: list[_Request]):
+        self.whose = [(one.key, one.warps) for one in loads]
+        self.sizes = np.array([one.sectors.size for one in loads])
+        self.sectors = np.concatenate([one.sectors for one in loads])
+        number = np.repeat(np.arange(len(loads)), self.sizes)
+        stretch = [-1 - at if one.stretch is None else one.stretch for at, one in enumerate(loads)]
+        stretch = np.repeat(stretch, self.sizes)
+        order = np.argsort(self.sectors, kind="stable")
+        before, again = order[:-1], order[1:]
+        same = (self.sectors[before] == self.sectors[again]) & (stretch[before] == stretch[again])
+        self.near = np.zeros(self.sectors.size, bool)
+        self.near[again] = same & (number[again] - number[before] <= NEAR)
+
+
+class _Together:
+    """Blocks that run side by side. sectors: all that they load, in the order of time; near: as
+    _Stream.
+    """
+
+    def __init__(self, streams: list[_Stream]):
         self.count = len(streams)
-        self._whose = [(key, warps) for stream in streams for key, _, warps in stream]
-        parts = [part for stream in streams for _, part, _ in stream]
-        self._sizes = np.array([part.size for part in parts])
-        when = np.concatenate([np.linspace(0, 1, len(one), endpoint=False) for one in streams])
-        self._order = np.argsort(np.repeat(when, self._sizes), kind="stable")
-        self.sectors = np.concatenate(parts)[self._order]
+        self._whose = [who for stream in streams for who in stream.whose]
+        self._sizes = np.concatenate([stream.sizes for stream in streams])
+        when = [np.linspace(0, 1, len(one.whose), endpoint=False) for one in streams]
+        self._order = np.argsort(np.repeat(np.concatenate(when), self._sizes), kind="stable")
+        self.sectors = np.concatenate([stream.sectors for stream in streams])[self._order]
+        self.near = np.concatenate([stream.near for stream in streams])[self._order]
 
     def absent(self, lines: int) -> np.ndarray:
         """(sectors,) bool: what a cache of so many lines lacks, if it is empty before."""
-        return ~hits(self.sectors, lines)
+        return ~hits(self.sectors, lines) & ~self.near
 
     def counts(self, absent: np.ndarray) -> list[tuple[int, int, int]]:
         """[(instruction key, warps, absent sectors), ...] of each request."""
@@ -248,14 +306,20 @@ class HotLines:
 
 def sectors_of(address: np.ndarray) -> np.ndarray:
     """Return the distinct sectors, ascending, of (lanes,) uint64 addresses."""
-    sectors = np.sort((address >> np.uint64(5)).astype(np.int64))
-    return sectors[starts_of(sectors)]
+    sectors = (address >> np.uint64(5)).astype(np.int64)
+    sectors = sectors[starts_of(sectors)]
+    rises = sectors[1:] > sectors[:-1]
+    return sectors if rises.all() else np.unique(sectors)
 
 
 def starts_of(*sorted_keys: np.ndarray) -> np.ndarray:
     """Return where a new combination of the keys begins."""
-    changes = np.logical_or.reduce([key[1:] != key[:-1] for key in sorted_keys])
-    return np.concatenate([[0], np.flatnonzero(changes) + 1])
+    changes = np.ones(sorted_keys[0].size, bool)
+    first, *others = (key[1:] != key[:-1] for key in sorted_keys)
+    for other in others:
+        first |= other
+    changes[1:] = first
+    return np.flatnonzero(changes)
 
 
 def hits(sectors: np.ndarray, lines: int) -> np.ndarray:

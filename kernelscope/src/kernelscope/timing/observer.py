@@ -1,7 +1,7 @@
 """Time: an observer that predicts how long the launches it sees take on a GPU."""
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -117,7 +117,10 @@ class Time(Counters):
         self._stored = HotLines(STORE_NS, 0.0, group)
         self._ran, self._pieces = 0, [[], []]
         self._common, self._of_warp = 0, None
-        self._by_warp: dict[int, np.ndarray] = {}  # of each instruction, by its id
+        self._stretch, self._at = 0, 0  # of straight code: its number, place of the instruction
+        # Executions of each instruction, by its id: by all warps of a block, by single ones.
+        self._by_all: Counter[int] = Counter()
+        self._by_warp = defaultdict(lambda: np.zeros(launch.warps, np.int64))
         self._work_of_warps: list[np.ndarray] = []
 
     def chunk_started(self, machine: MachineView) -> None:
@@ -136,15 +139,18 @@ class Time(Counters):
 
     def instruction(self, event: InstructionEvent) -> None:
         super().instruction(event)
+        self._stretch += event.instruction.index <= self._at  # a loop, or another function
+        self._at = event.instruction.index
         lanes, of_block = self._cut(event.lanes), self._first_lanes // 32
-        by_warp = self._by_warp.setdefault(id(event.instruction), np.zeros(of_block, np.int64))
         if lanes.full and lanes.size == 32 * self._of_warp.size:
             self._common += 1
-            by_warp += self._of_warp.size // of_block
+            self._by_all[id(event.instruction)] += self._of_warp.size // of_block
         else:
             warps = lanes.lanes[lanes.starts(32)] >> 5
             self._of_warp[warps] += 1
-            by_warp += np.bincount(warps % of_block, minlength=of_block)
+            self._by_warp[id(event.instruction)] += np.bincount(
+                warps % of_block, minlength=of_block
+            )
         for access in event.accesses:
             if access.space == "global" and access.kind != "atomic":
                 self._follow(event, access)
@@ -186,7 +192,7 @@ class Time(Counters):
             if access.valid is not None:
                 address = address[access.valid[:first]]
             if access.kind == "load":
-                self._streams.add(id(event.instruction), address, warps)
+                self._streams.add(id(event.instruction), address, warps, self._stretch)
             else:
                 self._streams.store(address)
 
@@ -214,9 +220,9 @@ class Time(Counters):
             counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
             executed = scale * (executions - before)
             place = blocks.get(id(instruction), BlockPlace())
-            by_warp = self._by_warp.get(id(instruction))
+            of_warps = self._by_warp[id(instruction)] + self._by_all[id(instruction)]
             found.append(
-                PtxCounts(instruction, line, executed, counts, merged, place, of_warps=by_warp)
+                PtxCounts(instruction, line, executed, counts, merged, place, of_warps=of_warps)
             )
         return found + _never_ran(launch, {id(one.instruction) for one in found}, blocks)
 
