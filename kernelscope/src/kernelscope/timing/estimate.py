@@ -9,7 +9,7 @@ from collections import Counter
 from ..events import Launch
 from ..ptx.registers import followers, reads_and_writes
 from ..ptx.syntax import Function, Instruction
-from .machine_code import NO_SCOREBOARD, Code, MachineCode, Segment
+from .machine_code import NO_SCOREBOARD, Code, MachineCode, Segment, numbers_of
 
 _ROOTS = {
     "setp": "ISETP", "selp": "SEL", "slct": "SEL", "and": "LOP3", "or": "LOP3", "xor": "LOP3",
@@ -38,10 +38,10 @@ def estimated(launch: Launch) -> MachineCode:
             starts.add(one.index + 1)
     ordered = sorted(start for start in starts if start < len(function.body))
     number = {start: at for at, start in enumerate(ordered)}
-    segments, waits = [], _Boards()
+    segments, waits, numbers = [], _Boards(), numbers_of(launch.source)
     for start, end in zip(ordered, [*ordered[1:], len(function.body)], strict=True):
         part = function.body[start:end]
-        code = [c for one in part for c in waits.code(one, launch.source.own_line(one))]
+        code = [c for one in part for c in waits.code(one, launch.source.own_line(one), numbers[id(one)])]
         last = part[-1]
         if not code:  # a block of moves, or of a fence
             line = launch.source.own_line(last)
@@ -89,7 +89,7 @@ class _Boards:
     def __init__(self):
         self.next, self.pending = 0, {}  # register -> scoreboard
 
-    def code(self, one: Instruction, line: int) -> list[Code]:
+    def code(self, one: Instruction, line: int, number: int) -> list[Code]:
         reads, writes = reads_and_writes(one)
         waits = 0
         for name in reads | writes:
@@ -104,7 +104,19 @@ class _Boards:
             parts, guarded = tuple(one.opcode.split(".")[1:]), one.guard is not None
             operands = str(one.operands[0].value) if name == "DEPBAR" and one.operands else ""
             found.append(
-                Code(name, parts, operands, guarded, line, _STALL, sets, NO_SCOREBOARD, waits, "")
+                Code(
+                    name,
+                    parts,
+                    operands,
+                    guarded,
+                    line,
+                    _STALL,
+                    sets,
+                    NO_SCOREBOARD,
+                    waits,
+                    "",
+                    origin=number,
+                )
             )
             waits = 0
         return found

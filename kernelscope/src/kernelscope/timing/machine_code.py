@@ -17,16 +17,22 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from functools import lru_cache
 from io import BytesIO
+
+import numpy as np
 
 from ..compile import compile_cubin, keep, kept_path, read_kept
 from ..errors import BackendError, CompileError, CompilerFailedError, CompilerMissingError
 from ..events import Launch
+from ..ptx.parser import parse as parsed
+from ..ptx.source_module import SourceModule
 
 PACKAGE, PROGRAM = "nvidia-cuda-nvdisasm", "nvdisasm"
 _SECONDS = 60
-_PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
+_PTX_SECTION = ".nv_debug_ptx_txt"
+_PLACE = re.compile(rf'//## File "{re.escape(_PTX_SECTION)}", line (\d+)')
 _LABEL = re.compile(r"^([.$\w]+):$")
 _CODE = re.compile(
     r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?"
@@ -66,6 +72,7 @@ class Code:
     waits: int
     target: str
     again: int = 0  # clocks more until its registers are read: three of one bank
+    origin: int = -1  # number of the PTX instruction that it is made of, -1 for none
     called: bool = False  # belongs to a function that is called there
     alone: bool = False  # a fence behind which no store to global memory may be under way
 
@@ -105,19 +112,51 @@ def machine_code(launch: Launch, arch: str) -> MachineCode | None:
     None where it cannot be made: without CUDA C source, such as PTX, or without nvdisasm.
     """
     source = launch.source
-    file = source.source_name.rsplit("/", 1)[-1]
     try:
         compiled = compile_cubin(source.source, source.source_name, source.options, arch)
-        text = disassembled(compiled.cubin, "-gi", "-hex")  # with source lines and encodings
+        text = disassembled(compiled.cubin, "-gp", "-hex")  # with lines of PTX, and encodings
     except (CompileError, CompilerFailedError, CompilerMissingError, BackendError):
         return None
-    return _read(compiled.cubin, text, launch.kernel, file)
+    return _read(compiled.cubin, text, launch.kernel, source)
 
 
 @lru_cache(maxsize=64)  # a kernel is often launched again
-def _read(cubin: bytes, text: str, kernel: str, file: str) -> MachineCode | None:
-    code = parse(text, kernel, file)
-    return MachineCode(cubin_registers(cubin).get(kernel, 0), tuple(code)) if code else None
+def _read(cubin: bytes, text: str, kernel: str, source: SourceModule) -> MachineCode | None:
+    from elftools.elf.elffile import ELFFile  # only here: importing it takes time
+
+    elf = ELFFile(BytesIO(cubin))
+    ptx = elf.get_section_by_name(_PTX_SECTION)
+    if ptx is None:
+        return None
+    origins = _origins(ptx.data().decode().replace("\0", "\n"), source)
+    code = parse(text, kernel, origins)
+    return MachineCode(cubin_registers(elf).get(kernel, 0), tuple(code)) if code else None
+
+
+def numbers_of(source: SourceModule) -> dict[int, int]:
+    """Return the numbers of the PTX instructions of a module, by their ids."""
+    every = (one for function in source.module.functions.values() for one in function.body)
+    return {id(one): number for number, one in enumerate(every)}
+
+
+def _origins(text: str, source: SourceModule) -> dict[int, tuple[int, int]]:
+    """Line of a cubin's own PTX -> (number of the instruction of the source's PTX, its line).
+
+    Both are made of one source. Where the architectures for which they were made change a
+    function, its instructions are those that both have in one order.
+    """
+    ends = np.array([at for at, letter in enumerate(text) if letter == "\n"])
+    numbers, found = numbers_of(source), {}
+    for name, function in parsed(text).functions.items():
+        own = source.module.functions.get(name)
+        both = [[str(one) for one in f.body] for f in (function, own)] if own else [[], []]
+        matcher = SequenceMatcher(None, *both, autojunk=False)
+        for theirs, ours, count in matcher.get_matching_blocks():
+            for at in range(count):
+                one = own.body[ours + at]
+                line = int(np.searchsorted(ends, function.body[theirs + at].start)) + 1
+                found[line] = numbers[id(one)], source.own_line(one)
+    return found
 
 
 def nvdisasm() -> str:
@@ -169,11 +208,8 @@ def _disassemble(program: str, cubin: bytes, options: tuple[str, ...]) -> str:
     return done.stdout
 
 
-def cubin_registers(cubin: bytes) -> dict[str, int]:
+def cubin_registers(elf) -> dict[str, int]:
     """Return kernel -> registers of a thread, of those of which the cubin says it."""
-    from elftools.elf.elffile import ELFFile  # only here: importing it takes time
-
-    elf = ELFFile(BytesIO(cubin))
     symbols, info = elf.get_section_by_name(".symtab"), elf.get_section_by_name(".nv.info")
     if symbols is None or info is None:
         return {}
@@ -185,26 +221,22 @@ def cubin_registers(cubin: bytes) -> dict[str, int]:
     return found
 
 
-def parse(text: str, kernel: str, file: str) -> list[Segment]:
-    """Return the segments of a kernel in nvdisasm's text; file: the source's name, for lines."""
+def parse(text: str, kernel: str, origins: dict[int, tuple[int, int]]) -> list[Segment]:
+    """Return the segments of a kernel in nvdisasm's text; origins: line of its PTX -> (number of
+    the instruction, line of the source).
+    """
     begin = text.find(f"\n.text.{kernel}:\n")
     if begin < 0:
         return []
     end = text.find("//-----", begin)
     labels: dict[str, int] = {}
     code: list[Code] = []
-    line, placed, high = 0, False, None
+    origin, high = (-1, 0), None
     for row in text[begin : end if end > 0 else None].splitlines():
         if place := _PLACE.search(row):
-            own = place[1].rsplit("/", 1)[-1] == file
-            if not placed:
-                line = 0
-            if own and not line:
-                line = int(place[2])
-            placed = True
+            origin = origins.get(int(place[1]), (-1, 0))
         elif found := _CODE.match(row):
-            code.append(_instruction(found, line))
-            placed = False
+            code.append(_instruction(found, *origin))
         elif high := _MORE.match(row):
             _schedule(code[-1], int(high[1], 16))
         elif label := _LABEL.match(row):
@@ -212,11 +244,11 @@ def parse(text: str, kernel: str, file: str) -> list[Segment]:
     return _segments(code, labels)
 
 
-def _instruction(found: re.Match, line: int) -> Code:
+def _instruction(found: re.Match, origin: int, line: int) -> Code:
     name, *parts = found[3].split(".")
     target = _TARGET.search(found[4])
-    guard = found[2] is not None
-    return Code(name, tuple(parts), found[4], guard, line, 1, 7, 7, 0, target[1] if target else "")
+    guard, aim = found[2] is not None, target[1] if target else ""
+    return Code(name, tuple(parts), found[4], guard, line, 1, 7, 7, 0, aim, origin=origin)
 
 
 def _schedule(code: Code, high: int) -> None:
@@ -254,7 +286,7 @@ def _segments(code: list[Code], labels: dict[str, int]) -> list[Segment]:
         segment.code = [
             one
             for c in segment.code
-            for one in (c, *(replace(w, line=c.line, called=True) for w in ways.get(c.target, ())))
+            for one in (c, *(replace(w, line=c.line, origin=c.origin, called=True) for w in ways.get(c.target, ())))
         ]
     segments = _reachable(segments)
     _mark_fences(segments)

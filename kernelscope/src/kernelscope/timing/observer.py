@@ -17,7 +17,7 @@ from .caches import LINE_SECTORS, PIECE_SECTORS, SECTOR_BYTES, HotLines, SectorS
 from .estimate import estimated
 from .executions import BlockPlace, PtxCounts, has_slow_path
 from .gpus import GpuConstants, gpu
-from .machine_code import Segment, loops_of, machine_code, predecessors
+from .machine_code import Segment, loops_of, machine_code, numbers_of, predecessors
 from .model import Prediction, predict
 from .report import text
 from .traffic import Reuse, reused_bytes
@@ -214,7 +214,7 @@ class Time(Counters):
 
     def _counted(self, launch: Launch, scale: float) -> list[PtxCounts]:
         """The instructions of this launch alone, scaled up to all of its blocks."""
-        found, blocks = [], basic_blocks(launch)
+        found, blocks, numbers = [], basic_blocks(launch), numbers_of(launch.source)
         for instruction, line, executions, counts, merged in self.rows_of(launch):
             before, old = self._before.get(id(instruction), (0, Counter()))
             counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
@@ -222,7 +222,16 @@ class Time(Counters):
             place = blocks.get(id(instruction), BlockPlace())
             of_warps = self._by_warp[id(instruction)] + self._by_all[id(instruction)]
             found.append(
-                PtxCounts(instruction, line, executed, counts, merged, place, of_warps=of_warps)
+                PtxCounts(
+                    instruction,
+                    line,
+                    executed,
+                    counts,
+                    merged,
+                    place,
+                    of_warps=of_warps,
+                    origin=numbers[id(instruction)],
+                )
             )
         return found + _never_ran(launch, {id(one.instruction) for one in found}, blocks)
 
@@ -337,8 +346,17 @@ class Time(Counters):
 
 def _never_ran(launch: Launch, ran: set[int], blocks: dict[int, BlockPlace]) -> list[PtxCounts]:
     """The instructions of the kernel, and of what it called, that no warp executed."""
+    numbers = numbers_of(launch.source)
     return [
-        PtxCounts(one, launch.source.own_line(one), 0, Counter(), False, blocks[id(one)])
+        PtxCounts(
+            one,
+            launch.source.own_line(one),
+            0,
+            Counter(),
+            False,
+            blocks[id(one)],
+            origin=numbers[id(one)],
+        )
         for function in launch.source.module.functions.values()
         if any(id(one) in ran for one in function.body)
         for one in function.body

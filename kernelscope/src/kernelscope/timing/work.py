@@ -10,12 +10,8 @@ from .caches import LINE_SECTORS, PIECE_SECTORS
 from .executions import (
     KINDS,
     PtxCounts,
-    bits_of,
-    bits_of_code,
     executions,
     loads_of,
-    may_fuse,
-    of_several,
 )
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode, codes
@@ -164,7 +160,7 @@ def work_of(
     totals: defaultdict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(len(UNITS)))
     idle = 0.0  # executions of guarded instructions in which no lane takes part
     for at, code in codes(segments):
-        share = exact.get((code.line, KINDS.get(code.name, "")), 1.0)
+        share = exact.get((code.origin, KINDS.get(code.name, "")), 1.0)
         clocks = share * unit_clocks(code, traffic, gpu)
         if code.guarded and share < 1:
             clocks += (1 - share) * clocks_of_no_lane(code)
@@ -212,29 +208,19 @@ def work_of(
 
 
 def corrections(segments, counts: np.ndarray, counted: list[PtxCounts]) -> dict:
-    """(line, kind) -> exact executions over those that the segments' counts give.
-
-    Where machine code has fewer loads than the PTX it has wider ones, or ptxas has left some out.
+    """(PTX instruction, kind) -> exact executions over those that the segments' counts give: less
+    than 1 where predicates are false, or where machine code has several instructions for one.
     """
-    wanted: Counter = Counter()
+    known = {one.origin: one for one in counted if one.kind and not one.merged}
     found: Counter = Counter()
-    bits: Counter = Counter()
-    several = of_several(counted) | set(may_fuse(counted).values())
-    for one in counted:
-        if one.kind and not one.merged and (one.line, one.kind) not in several:
-            wanted[one.line, one.kind] += one.machine_instructions
-            bits[one.line, one.kind, "ptx"] += one.machine_instructions * bits_of(one.instruction)
     for at, code in codes(segments):
-        key = code.line, KINDS.get(code.name, "")
-        if key in wanted:
-            found[key] += counts[at]
-            bits[key] += counts[at] * bits_of_code(code)
-    exact = {key: wanted[key] / n for key, n in found.items() if n > 0}
-    for key, share in exact.items():
-        if key[1].endswith("load") and share > 1:
-            wider = bits[key] / found[key] / max(bits[(*key, "ptx")] / max(wanted[key], 1), 1)
-            exact[key] = min(share, max(1.0, wider))
-    return exact
+        if code.origin in known and KINDS.get(code.name) == known[code.origin].kind:
+            found[code.origin] += counts[at]
+    return {
+        (number, known[number].kind): min(1.0, known[number].machine_instructions / n)
+        for number, n in found.items()
+        if n > 0
+    }
 
 
 def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:

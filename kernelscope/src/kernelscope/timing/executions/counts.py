@@ -1,6 +1,6 @@
 """The counts of a PTX instruction, and where machine code has more or fewer of it."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from ...ptx.syntax import Instruction
-from .kinds import has_slow_path, is_long
+from ..machine_code import codes
+from .kinds import KINDS, has_slow_path
 
 _WAYS = {"ld": "load", "st": "store", "atom": "atomic", "red": "atomic"}
 
@@ -51,6 +52,7 @@ class PtxCounts:
     lost_bytes: float = 0.0
     losing: float = 0.0
     of_warps: np.ndarray | None = None
+    origin: int = -1
 
     @cached_property
     def kind(self) -> str:
@@ -96,37 +98,16 @@ class PtxCounts:
     @property
     def swaps(self) -> bool:
         """Is it a loop of ATOMS.CAS in machine code? Lanes that want one address take turns."""
-        is_float = self.instruction.opcode.rsplit(".", 1)[-1].startswith(("f", "bf"))
-        return is_float and self.kind == "shared atomic"
+        *parts, kind = self.instruction.opcode.split(".")
+        of_64 = kind.endswith("64") and not {"cas", "exch"} & {*parts}
+        return (of_64 or kind.startswith(("f", "bf"))) and self.kind == "shared atomic"
 
 
-def of_several(counted: Iterable[PtxCounts]) -> set[tuple[int, str]]:
-    """(line, kind) of machine instructions that belong to more than the PTX of that kind: ptxas
-    makes products and sums of divisions, of roots, and to scale the arguments of functions.
-    """
-    found = {
-        (one.line, kind)
-        for one in counted
-        if is_long(one.instruction)
-        for kind in ("float32", "float64", "mufu")
-        if kind != one.kind  # a root rounded to nearest has one MUFU.RSQ on all its ways
+def loads_of(segments, counted: Iterable[PtxCounts]) -> dict[int, PtxCounts]:
+    """Machine loads of global memory, by their ids -> the load of the PTX that each is."""
+    known = {one.origin: one for one in counted if one.kind in ("global load", "async copy")}
+    return {
+        id(code): known[code.origin]
+        for _, code in codes(segments)
+        if code.origin in known and KINDS.get(code.name) == known[code.origin].kind
     }
-    # ptxas counts the lanes of a warp that add to one address, and lets one of them add.
-    return found | {(one.line, "popc") for one in counted if one.kind.endswith("atomic")}
-
-
-def may_fuse(counted: Iterable[PtxCounts]) -> dict[int, tuple[int, str]]:
-    """Sums of floats, by their ids, of which ptxas may make one multiply-add with a product of the
-    same line and basic block -> (line, kind).
-    """
-    products: Counter = Counter()
-    sums: defaultdict[tuple, list[PtxCounts]] = defaultdict(list)
-    for one in counted:
-        root, *parts = one.instruction.opcode.split(".")
-        if one.kind in ("float32", "float64") and "rn" not in parts:
-            key = one.line, one.kind, one.place.block
-            if root == "mul":
-                products[key] += 1
-            elif root in ("add", "sub"):
-                sums[key].append(one)
-    return {id(one): key[:2] for key, own in sums.items() for one in own[: products[key]]}

@@ -22,11 +22,8 @@ KINDS = {
     "POPC": "popc",
     "FCHK": "division",
 }
-_NO_WORK = frozenset(  # neither in PTX nor in machine code: the two need not have as many
-    "mov cvta ld st pragma bra brx ret exit bar barrier NOP MOV BRA BRX EXIT BAR BSSY BSYNC".split()
-)
 _FUNCTIONS = ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "tanh")
-_NO_PRODUCT = ("MOV", "SHL", "IADD", "X")  # parts of an IMAD that moves, shifts or adds
+_WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
 
 
 def has_slow_path(opcode: str) -> bool:
@@ -43,23 +40,21 @@ def is_long(instruction: Instruction) -> bool:
     return root in _FUNCTIONS and not {"approx", "ftz"} <= {*parts}
 
 
-def divides_integers(instruction: Instruction) -> bool:
+def has_two_halves(instruction: Instruction) -> bool:
+    """Does machine code have it once for each half of 64 bits?"""
     root, *parts = instruction.opcode.split(".")
-    return root in ("div", "rem") and parts[-1][0] in "us"
+    return root in ("and", "or", "xor", "not", "mov", "selp") and parts[-1:] != [] and (
+        parts[-1].endswith("64")
+    )
 
 
-def is_product(instruction: Instruction) -> bool:
-    root, *parts = instruction.opcode.split(".")
-    return root in ("mul", "mad") and parts[-1][0] in "us"
+def bits_of(instruction: Instruction) -> int:
+    """Return how many bits a lane's load or store has."""
+    *parts, kind = instruction.opcode.split(".")
+    several = next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
+    bits = int(kind[1:]) if kind[1:].isdigit() else 32
+    return several * bits
 
 
-def code_is_product(code: Code) -> bool:
-    return code.name == "IMAD" and not any(part in _NO_PRODUCT for part in code.parts)
-
-
-def is_work(instruction: Instruction) -> bool:
-    return instruction.opcode.split(".")[0] not in _NO_WORK
-
-
-def code_is_work(code: Code) -> bool:
-    return not code.called and code.name not in _NO_WORK and code.parts[:1] != ("MOV",)
+def bits_of_code(code: Code) -> int:
+    return next((_WIDTHS[part] for part in code.parts if part in _WIDTHS), 32)

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..machine_code import NaturalLoop, Segment, dominators
-from .anchors import Anchors, anchors_of, by_line
+from ..machine_code import NaturalLoop, Segment, dominators, loops_of
+from .anchors import Anchors, Copies, anchors_of, by_line
 from .counts import PtxCounts
 from .least_squares import nonnegative
-from .loops import Loops
 
-_FLOW_WEIGHT, _LENGTH_WEIGHT = 0.5, 1e-3
-_PASSES, _SETTLED = 5, 1e-4
+_FLOW_WEIGHT, _LENGTH_WEIGHT = 0.05, 1e-3
+_PASSES, _SETTLED = 8, 1e-4
+_CLOSE = 0.02  # how far off, relative, an anchor is that fits
 MOST_UNKNOWNS = 600
 OUT = -2  # where an edge ends that leaves the kernel: what a guarded EXIT lets end
 MOST_SUSPECTS = 12
@@ -23,19 +23,27 @@ def executions(
     segments: tuple[Segment, ...], counted: Iterable[PtxCounts], warps: int
 ) -> tuple[np.ndarray, dict[tuple[int, int], float]]:
     """Return ((segments,) executions, summed over warps; the same of each edge between two)."""
-    counted = list(counted)
     edges = [(-1, 0)] + [(at, to) for at, s in enumerate(segments) for to in s.follows]
     edges += [(at, OUT) for at, s in enumerate(segments) if s.follows and s.code[-1].name == "EXIT"]
-    loops = Loops(segments, counted)
-    anchors = anchors_of(segments, counted, loops)
+    loops = loops_of(segments)
+    depth = [sum(at in loop.body for loop in loops) for at in range(len(segments))]
+    copies = Copies(segments, counted, depth)
+    anchors = anchors_of(segments, copies)
     if len(edges) > MOST_UNKNOWNS:
         return by_line(len(segments), anchors, warps), {}
-    system = _System(segments, edges, anchors, loops.machine, warps)
-    found = system.without(loops.too_long(), system.solve(), _SURE)
+    system = _System(segments, edges, anchors, loops, warps)
+    found = system.without(copies.too_long(), system.solve(), _SURE)
     for suspect in system.suspects(found)[:MOST_SUSPECTS]:
         found = system.without([suspect], found)
     edge_counts = {edge: float(count) for edge, count in zip(edges, found, strict=True)}
     return system.entered @ found, edge_counts
+
+
+def _trust(off: np.ndarray) -> np.ndarray:
+    """Factors of the weights of equations, by which those that do not fit count in proportion to
+    how far off they are, and not to its square.
+    """
+    return np.sqrt(_CLOSE / np.maximum(off, _CLOSE)) / np.maximum(off, 1.0)
 
 
 class _System:
@@ -56,16 +64,22 @@ class _System:
         scale = np.where(wanted >= 1, wanted, warps)  # what never runs is no heavier than others
         self.matrix = rows @ self.entered / scale[:, None] * anchors.weight[:, None]
         self.goal = np.minimum(wanted, 1.0) * anchors.weight
+        self.weight = anchors.weight
         self.more = -np.eye(len(wanted))[:, anchors.least]  # how far beyond a least one may be
         self.length = np.array([len(s.code) for s in segments]) @ self.entered
         self.flowing = [at for at, s in enumerate(segments) if s.follows]
         self.allowed = np.ones(len(edges), bool)
 
-    def error(self, found: np.ndarray) -> float:
-        """How far off the anchors are, relative, summed."""
+    def _off(self, found: np.ndarray) -> np.ndarray:
         beyond = self.matrix @ found - self.goal
         beyond[self.more.any(1)] = np.minimum(beyond[self.more.any(1)], 0.0)
-        return float(np.abs(beyond).sum())
+        return np.abs(beyond)
+
+    def error(self, found: np.ndarray) -> float:
+        """How far off the anchors are, relative, summed."""
+        runs = self.entered @ found
+        lost = np.abs(runs - self.left @ found)[self.flowing] / np.maximum(runs, self.warps)[self.flowing]
+        return float(self._off(found).sum() + _FLOW_WEIGHT * lost.sum())
 
     def solve(self, guess: np.ndarray | None = None) -> np.ndarray:
         """(edges,) counts. guess: those of a system that is nearly the same."""
@@ -78,16 +92,19 @@ class _System:
             None if guess is None else np.append(guess[self.allowed] > 0, np.zeros(slack, bool))
         )
         for number in range(_PASSES):
-            weight = _FLOW_WEIGHT / size[self.flowing]
+            lost = np.abs((self.entered - self.left)[self.flowing] @ found) / size[self.flowing]
+            weight = _FLOW_WEIGHT / size[self.flowing] * _trust(lost)
             flow = (self.entered - self.left)[self.flowing] * weight[:, None]
             total = max(float(self.length @ found), self.warps * self.length.max())
             short = _LENGTH_WEIGHT * self.length[None] / total
             enters, times = self._entries(self.entered @ found if number else None)
-            system = np.concatenate([self.matrix, first, flow, short, enters])
-            right = np.concatenate([self.goal, [10.0], np.zeros(len(flow) + 1), times])
+            trust = _trust(self._off(found) / self.weight) if number else np.ones(len(self.goal))
+            joined = self.matrix * trust[:, None]
+            system = np.concatenate([joined, first, flow, short, enters])
+            right = np.concatenate([self.goal * trust, [10.0], np.zeros(len(flow) + 1), times])
             before, found = found, np.zeros(len(self.edges))
             more = np.zeros((len(right), slack))
-            more[: len(self.more)] = self.more
+            more[: len(self.more)] = self.more * trust[:, None]
             system = np.hstack([system[:, self.allowed] * self.warps, more])
             part = nonnegative(system, right, positive)
             positive = part > 0
