@@ -14,6 +14,10 @@ import numpy as np
 
 LINE_SECTORS, PIECE_SECTORS, SECTOR_BYTES = 4, 2, 32  # a piece: what DRAM moves at a time
 MOST_SECTORS = 1 << 20  # of a launch's sequences
+# L1 looks up lines in four banks at a time. By the bits of a line's number, the lowest first, the
+# bank that each adds (exclusive or): what 32 lines took on an H200, of 48 choices of them.
+_OF_BIT = (1, 2, 1, 2, 3, 1, 2, 3, 2, 1, 2, 1, 3, 1, 3, 2, 1, 3, 2, 3, 1)
+_BANKS = 4
 NEAR = 8  # loads of a warp that are so close keep what they share
 MOST_PARTS = 256  # until they are merged
 SLICED_LINES = 8  # of two slices of L2, by turns
@@ -254,12 +258,8 @@ class HotLines:
 
     def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int, floats: bool) -> None:
         """Accesses of one instruction. lanes: (lanes,) of the chunk; address: of each."""
-        address, warp = address.astype(np.int64), lanes.astype(np.int64) // 32
-        order = np.lexsort((address, warp))
-        address, warp = address[order], warp[order]
-        first = starts_of(address, warp)
-        meeting = np.diff(first, append=address.size)
-        sector, warp = address[first] // SECTOR_BYTES, warp[first]
+        place, warp, meeting = _meetings(lanes, address)
+        sector = place // SECTOR_BYTES
         first = starts_of(sector, warp)
         operations = np.maximum.reduceat(meeting, first)
         block = self.first_block + 32 * warp[first] // block_lanes
@@ -302,6 +302,35 @@ class HotLines:
         in_turn = times * (self.operation_ns * operations)
         in_turn = np.where(of_floats > 0, times * (self.float_ns * of_floats), in_turn)
         return float(max(self.operation_ns * hottest, in_turn.max())), float(count)
+
+
+def _meetings(lanes: np.ndarray, address: np.ndarray) -> tuple[np.ndarray, ...]:
+    """(addresses, warps, lanes) of each address that a warp has: how many of its lanes have it."""
+    address, warp = address.astype(np.int64), lanes.astype(np.int64) // 32
+    order = np.lexsort((address, warp))
+    address, warp = address[order], warp[order]
+    first = starts_of(address, warp)
+    return address[first], warp[first], np.diff(first, append=address.size)
+
+
+def turns_of(lanes: np.ndarray, address: np.ndarray) -> int:
+    """Return how many lanes have one address, at most in a warp, summed over warps."""
+    _, warp, meeting = _meetings(lanes, address)
+    return int(np.maximum.reduceat(meeting, starts_of(warp)).sum())
+
+
+def lookups_of(rows: np.ndarray) -> int:
+    """Return the clocks in which L1 looks up the lines of a load: those of the fullest bank.
+
+    rows: (warps, 32) uint64 addresses.
+    """
+    lines = np.sort(rows >> np.uint64(7), axis=1).astype(np.int64)
+    new = np.ones(lines.shape, bool)
+    new[:, 1:] = lines[:, 1:] != lines[:, :-1]
+    bank = np.zeros(lines.shape, np.int64)
+    for bit, adds in enumerate(_OF_BIT):
+        bank ^= (lines >> bit & 1) * adds
+    return int(np.max([((bank == one) & new).sum(1) for one in range(_BANKS)], axis=0).sum())
 
 
 def sectors_of(address: np.ndarray) -> np.ndarray:

@@ -41,7 +41,11 @@ def estimated(launch: Launch) -> MachineCode:
     segments, waits, numbers = [], _Boards(), numbers_of(launch.source)
     for start, end in zip(ordered, [*ordered[1:], len(function.body)], strict=True):
         part = function.body[start:end]
-        code = [c for one in part for c in waits.code(one, launch.source.own_line(one), numbers[id(one)])]
+        code = [
+            c
+            for one in part
+            for c in waits.code(one, launch.source.own_line(one), numbers[id(one)])
+        ]
         last = part[-1]
         if not code:  # a block of moves, or of a fence
             line = launch.source.own_line(last)

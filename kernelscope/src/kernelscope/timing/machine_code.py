@@ -286,7 +286,13 @@ def _segments(code: list[Code], labels: dict[str, int]) -> list[Segment]:
         segment.code = [
             one
             for c in segment.code
-            for one in (c, *(replace(w, line=c.line, origin=c.origin, called=True) for w in ways.get(c.target, ())))
+            for one in (
+                c,
+                *(
+                    replace(w, line=c.line, origin=c.origin, called=True)
+                    for w in ways.get(c.target, ())
+                ),
+            )
         ]
     segments = _reachable(segments)
     _mark_fences(segments)

@@ -1,6 +1,7 @@
 """Time: an observer that predicts how long the launches it sees take on a GPU."""
 
 import itertools
+from bisect import bisect
 from collections import Counter, defaultdict
 from dataclasses import replace
 
@@ -13,9 +14,18 @@ from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
 from ..watch.counters.traffic import Lanes
-from .caches import LINE_SECTORS, PIECE_SECTORS, SECTOR_BYTES, HotLines, SectorStreams, starts_of
+from .caches import (
+    LINE_SECTORS,
+    PIECE_SECTORS,
+    SECTOR_BYTES,
+    HotLines,
+    SectorStreams,
+    lookups_of,
+    starts_of,
+    turns_of,
+)
 from .estimate import estimated
-from .executions import BlockPlace, PtxCounts, has_slow_path
+from .executions import BlockPlace, PtxCounts, has_slow_path, swaps
 from .gpus import GpuConstants, gpu
 from .machine_code import Segment, loops_of, machine_code, numbers_of, predecessors
 from .model import Prediction, predict
@@ -27,8 +37,9 @@ from .work import LaunchShape, l1_lines, resident_blocks, work_of
 DRAM_PIECE, LINE_BYTES = SECTOR_BYTES * PIECE_SECTORS, SECTOR_BYTES * LINE_SECTORS
 LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds no others open
 GROUPS = 16  # of neighbouring blocks that stand for a large grid
+MORE, NEARLY = 4, 0.02  # so many times as many where the mean of their work may be off by as much
 GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
-MOST_PLACES = 1 << 12  # of a group, of which one is chosen
+MOST_PLACES = 1 << 10  # of a group, of which one is chosen
 ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run after so many
 # Of a store: requests for each sector within its reach, from which on they are followed. Time of a
 # request behind one of the same line, in ns: 60,000 on each of 32 stretches took an H200 134 us.
@@ -79,21 +90,29 @@ class Time(Counters):
             return None  # clusters whose blocks do not follow each other
         size = max(1, self.most_blocks // GROUPS // x)  # of a group, in clusters of x
         groups = max(1, min(GROUPS, self.most_blocks // (size * x)))
-        edges = np.linspace(0, total // x, groups + 1).astype(int)  # equal parts of the grid
-        starts = {}
-        for number, (first, end) in enumerate(itertools.pairwise(edges)):
-            places = np.arange(first, max(end - size, first) + 1)
-            places = places[np.linspace(0, len(places) - 1, MOST_PLACES).astype(int)]
-            of_row, of_part = (np.array(GOLDEN) * number + 0.5) % 1
-            far = abs(np.linspace(0, 1, len(places)) - of_part)  # an image may end with each part
-            if (end - first) * x > launch.grid[0]:
-                far += abs(places * x % launch.grid[0] / launch.grid[0] - of_row)
-            starts[number] = x * int(places[far.argmin()])
-        order = sorted(starts, key=lambda number: GOLDEN[0] * number % 1)  # any few lie far apart
-        return tuple(range(starts[at], starts[at] + size * x) for at in order)
+        chosen = _spread_blocks(launch.grid[0], total, x, size, groups)
+        if groups == GROUPS and total > MORE * self.most_blocks:
+            taken = sorted(chosen, key=lambda part: part.start)
+            for part in _spread_blocks(launch.grid[0], total, x, size, (MORE - 1) * GROUPS):
+                at = bisect(taken, part.start, key=lambda one: one.start)
+                near = taken[max(at - 1, 0) : at + 1]
+                if all(part.stop <= one.start or one.stop <= part.start for one in near):
+                    chosen.append(part)
+        return tuple(chosen)
 
     def has_enough(self) -> bool:
-        return sum(int(work.sum()) for work in self._work_of_warps) >= ENOUGH
+        """Has the launch had ENOUGH instructions, or all groups whose work is nearly alike?
+
+        What the work of groups varies by that lie side by side says how far off the mean may be.
+        """
+        if sum(int(work.sum()) for work in self._work_of_warps) >= ENOUGH:
+            return True
+        if len(self._chosen) <= GROUPS or self._ran < sum(map(len, self._chosen[:GROUPS])):
+            return False
+        work, _ = self._work_of_blocks()
+        parts = np.array([part.mean() for part in np.array_split(work, GROUPS)])
+        between = parts[1:-1] - 0.5 * (parts[:-2] + parts[2:])
+        return np.sqrt((between**2).mean() / 1.5 / len(parts)) <= NEARLY * max(parts.mean(), 1.0)
 
     def __str__(self) -> str:
         several = len({file for file, _ in self._sources}) > 1
@@ -160,7 +179,12 @@ class Time(Counters):
             self._row(event.instruction, event.line).counts["slow_paths"] += slow_paths(event)
 
     def _global(self, row, access, address, lanes, requests: int) -> None:
+        before = row.counts["global_load_lines"]
         super()._global(row, access, address, lanes, requests)
+        if row.counts["global_load_lines"] - before > SEVERAL * requests:
+            row.counts["l1_lookups"] += lookups_of(Lanes(lanes).rows(address, 32))
+        elif access.kind == "load":
+            row.counts["l1_lookups"] += requests
         if access.kind == "store" and address.size:
             reach = (int(address.max()) - int(address.min())) // SECTOR_BYTES + 1
             if SEVERAL * reach <= requests:  # one lane for each warp and sector
@@ -173,6 +197,10 @@ class Time(Counters):
 
     def _shared(self, row, access, address, lanes, requests: int) -> None:
         super()._shared(row, access, address, lanes, requests)
+        if access.kind == "atomic" and swaps(row.instruction):
+            row.counts["swap_turns"] += turns_of(Lanes(lanes).rows(address, 32), address.size)
+        if access.kind == "atomic" and swaps(row.instruction):
+            row.counts["swap_turns"] += turns_of(lanes, address)
         if access.kind == "atomic" and access.block is not None:
             holder = access.block if access.valid is None else access.block[access.valid]
             far = holder != lanes // self._first_lanes if holder.size == lanes.size else []
@@ -241,7 +269,7 @@ class Time(Counters):
         counted = self._counted(launch, scale)
         notes = []
         if self._ran < blocks:
-            cut = self._ran < sum(map(len, self._chosen))
+            cut = self._ran < sum(map(len, self._chosen[:GROUPS]))
             why = ": they are long" if cut else ""
             notes.append(f"{self._ran} of {blocks} blocks were run and stand for all{why}")
         machine = machine_code(launch, self.gpu.arch)
@@ -272,14 +300,18 @@ class Time(Counters):
         work = np.concatenate(self._work_of_warps)
         return float((work.max(1) / np.maximum(work.mean(1), 1e-9)).mean())
 
-    def _unevenness(self, launch: Launch, blocks: int, resident: int) -> Unevenness:
+    def _work_of_blocks(self) -> tuple[np.ndarray, np.ndarray]:
+        """((blocks, warps) instructions of the blocks that ran, their numbers), ascending."""
         work = np.concatenate(self._work_of_warps)
-        chosen = [np.arange(one.start, one.stop) for one in self._chosen]
-        numbers = np.concatenate(chosen)[: len(work)]
+        numbers = np.concatenate([np.arange(one.start, one.stop) for one in self._chosen])
+        order = np.argsort(numbers[: len(work)])
+        return work[order], numbers[order]
+
+    def _unevenness(self, launch: Launch, blocks: int, resident: int) -> Unevenness:
+        work, numbers = self._work_of_blocks()
         if len(numbers) != len(work):  # a launch that ended early
             return Unevenness()
-        work, order = work[np.argsort(numbers)], np.sort(numbers)
-        return unevenness(order, work.sum(1), work.max(1), blocks, self.gpu.sms, resident)
+        return unevenness(numbers, work.sum(1), work.max(1), blocks, self.gpu.sms, resident)
 
     def _reuse(self, launch: Launch, scale: float) -> Reuse:
         room = sum(b.size for b in launch.buffers if b.space == "global")
@@ -342,6 +374,24 @@ class Time(Counters):
                 )
             found.append(one)
         return found
+
+
+def _spread_blocks(row: int, total: int, x: int, size: int, groups: int) -> list[range]:
+    """Groups of `size` clusters of x blocks, one in each of so many equal parts of a grid of `total`
+    blocks, each at another place of its part and of its row. Any few of them lie far apart.
+    """
+    edges = np.linspace(0, total // x, groups + 1).astype(int)
+    starts = {}
+    for number, (first, end) in enumerate(itertools.pairwise(edges)):
+        places = np.arange(first, max(end - size, first) + 1)
+        places = places[np.linspace(0, len(places) - 1, MOST_PLACES).astype(int)]
+        of_row, of_part = (np.array(GOLDEN) * number + 0.5) % 1
+        far = abs(np.linspace(0, 1, len(places)) - of_part)  # an image may end with each part
+        if (end - first) * x > row:
+            far += abs(places * x % row / row - of_row)
+        starts[number] = x * int(places[far.argmin()])
+    order = sorted(starts, key=lambda number: GOLDEN[0] * number % 1)
+    return [range(starts[at], starts[at] + size * x) for at in order]
 
 
 def _never_ran(launch: Launch, ran: set[int], blocks: dict[int, BlockPlace]) -> list[PtxCounts]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..ptx.syntax import Address
 from .caches import PIECE_SECTORS, SECTOR_BYTES
 from .executions import PtxCounts, bits_of
 from .gpus import GpuConstants
@@ -14,8 +15,8 @@ from .machine_code import Code
 # Clocks in which an SM sends to L2 a load's request of a line, a store's, and a sector that it
 # stores: 1.02, 2.05 and 1.05 on an H200, with 1 block as with 66.
 ASKED, STORED, STORED_SECTOR = 1.0, 2.05, 1.05
-TAGS = 2  # lines that L1 looks up in a clock
-LINE_LOAD = 1.5  # sectors that a load's request of a line costs L2, if it has fewer
+STORE_TAGS = 2  # lines of a store that L1 looks up in a clock
+LINE_LOAD = 1.7  # sectors that a load's request of a line costs L2, if it has fewer
 ATOMIC = 2.35  # ... and each sector of an atomic: 9.6 ps at random words of 4 MiB, on an H200
 # What the fullest slice of L2 has beyond the mean: two thirds of a stretch of half a KiB, in such
 # sectors. Atomics on 16 KiB took 2.9 times as long as on 4 MiB, on 64 KiB 1.5 and on 256 KiB 1.1.
@@ -54,7 +55,7 @@ class Traffic:
     """The memory counts of a launch by line and kind: per request, and the share that misses L1.
 
     atomic: sectors that a sector of an atomic costs L2; loads: machine loads of global memory by
-    their ids -> those of the PTX.
+    their ids -> those of the PTX; segment_of: PTX instructions' numbers -> segments.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Traffic:
         counted: Iterable[PtxCounts],
         atomic: float = ATOMIC,
         loads: dict[int, PtxCounts] | None = None,
+        segment_of: dict[int, int] | None = None,
     ):
         self.loads = loads or {}
         self.requests: defaultdict[tuple[int, str], float] = defaultdict(float)
@@ -74,7 +76,7 @@ class Traffic:
         self.sent: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.first_bytes, self.lost_bytes = 0.0, 0.0
         counted = list(counted)
-        stored = sectors_stored(counted)
+        stored = sectors_stored(counted, segment_of or {})
         for one in counted:
             kind = one.kind
             if one.counts["match_values"]:
@@ -104,7 +106,8 @@ class Traffic:
             }[way]
             words = max(1, bits_of(one.instruction) // 32) if kind == "global load" else 0
             least = words * one.executions  # of a load: a pass for each register of the lanes
-            self.passes[key] += max(lines / TAGS, counts[f"global_{way}_passes"], least)
+            looked = counts["l1_lookups"] if way == "load" else lines / STORE_TAGS
+            self.passes[key] += max(looked, counts[f"global_{way}_passes"], least)
             missing = one.l1_missing * sectors
             self.missing[key] += missing
             if way == "load":
@@ -144,14 +147,15 @@ class Traffic:
         return self.far[line, "global atomic"] / requests if requests else 0.0
 
 
-def sectors_stored(counted: list[PtxCounts]) -> dict[int, float]:
+def sectors_stored(counted: list[PtxCounts], segment_of: dict[int, int]) -> dict[int, float]:
     """PtxCounts of a store to global memory, by its id -> sectors that it costs L2.
 
-    Stores of one basic block that fill sectors together leave L1 joined where each has few lines:
-    eight words of a thread take as long as their sectors, 64 words or 16 of 16 bytes that a thread
-    has beside lines of others do not.
+    Stores beside one address and in one segment of machine code that fill sectors together leave L1
+    joined where each has few lines: eight words of a thread take as long as their sectors, 64 words
+    or 16 of 16 bytes that a thread has beside lines of others do not. segment_of: by the numbers of
+    PTX instructions.
     """
-    parts: defaultdict[int, list[tuple[PtxCounts, float]]] = defaultdict(list)
+    parts: defaultdict[tuple, list[tuple[PtxCounts, float]]] = defaultdict(list)
     found = {}
     for one in counted:
         sectors, lines = one.counts["global_store_sectors"], one.counts["global_store_lines"]
@@ -161,12 +165,19 @@ def sectors_stored(counted: list[PtxCounts]) -> dict[int, float]:
             in_part = min(1.0, 2 * (1 - filled))  # of a stretch its two ends
             found[id(one)] = sectors * (1 + PART_STORED * in_part) + LINE_STORE * lines
             if in_part == 1.0 and lines <= MOST_JOINED * one.executions:
-                parts[one.place.block].append((one, filled))
+                place = segment_of.get(one.origin, -1 - one.place.block)
+                parts[place, _base(one)].append((one, filled))
     for block in parts.values():
         share = sum(filled for _, filled in block)
         if round(share) and abs(share - round(share)) < 1 - WHOLE:
             found |= {id(one): one.counts["global_store_sectors"] for one, _ in block}
     return found
+
+
+def _base(one: PtxCounts) -> str:
+    """The register of a store's address."""
+    bases = (o.base for o in one.instruction.operands if isinstance(o, Address))
+    return str(next(bases, ""))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .executions import KINDS, PtxCounts
+from .executions import PtxCounts
 from .machine_code import Segment
 
 MOST_BLOCKS = 16384  # of more, unequal ones even out
@@ -100,56 +100,30 @@ def longest_warps(
     mean), by a warp's number in its block.
 
     chain: by segment, clocks of a mean warp by line. Between barriers it becomes that of the warp
-    which takes longest there: a segment runs as often as the PTX that has its loads, products and
-    so on, or its lines.
+    which takes longest there: each runs a segment as often as the PTX that it is made of.
     """
-    of_kind: defaultdict[tuple[int, str], float] = defaultdict(float)
-    of_line: defaultdict[int, float] = defaultdict(float)
-    for one in counted:
-        if one.of_warps is not None:
-            of_line[one.line] = of_line[one.line] + one.of_warps
-            if one.kind and not one.merged:
-                of_kind[one.line, one.kind] = of_kind[one.line, one.kind] + one.of_warps
-    if not of_line:
+    of_warps = {one.origin: one.of_warps for one in counted if one.of_warps is not None}
+    if not of_warps:
         return chain, 1.0
-    everything = sum(of_line.values())
-    shares = [_shares(segment, of_kind) for segment in segments]
-    times: defaultdict[int, float] = defaultdict(float)
+    everything = sum(of_warps.values())
     parts = _between_barriers(segments)
-    scaled = []
+    times: defaultdict[int, float] = defaultdict(float)
+    shares = [_share(segment, of_warps) for segment in segments]
     for by_line, share, part in zip(chain, shares, parts, strict=True):
-        scaled.append({})
-        for line, clocks in by_line.items():
-            own = share if share is not None else _over_mean(of_line.get(line))
-            scaled[-1][line] = clocks * own
-            times[part] = times[part] + clocks * own
+        times[part] = times[part] + sum(by_line.values()) * share
     longest = {part: np.argmax(clocks) if np.ndim(clocks) else 0 for part, clocks in times.items()}
-    found = tuple(
-        {
-            line: float(clocks[longest[part]]) if np.ndim(clocks) else float(clocks)
-            for line, clocks in by_line.items()
-        }
-        for by_line, part in zip(scaled, parts, strict=True)
-    )
-    return found, float(everything.max() / everything.mean())
+    found = []
+    for by_line, share, part in zip(chain, shares, parts, strict=True):
+        own = float(share[longest[part]]) if np.ndim(share) else share
+        found.append({line: own * clocks for line, clocks in by_line.items()})
+    return tuple(found), float(everything.max() / everything.mean())
 
 
-def _over_mean(of_warps) -> np.ndarray | float:
-    if of_warps is None or not np.any(of_warps):
-        return 1.0
-    return of_warps / of_warps.mean()
-
-
-def _shares(segment: Segment, of_kind: dict) -> np.ndarray | float | None:
-    """How often each warp runs a segment, over the mean; None: nothing in it tells.
-
-    What is guarded is issued by all warps.
-    """
-    known = [c for c in segment.code if (c.line, KINDS.get(c.name, "")) in of_kind]
-    if not known:
-        return None
-    free = {(c.line, KINDS[c.name]) for c in known if not c.guarded}
-    return _over_mean(sum(of_kind[key] for key in free)) if free else 1.0
+def _share(segment: Segment, of_warps: dict[int, np.ndarray]) -> np.ndarray | float:
+    """How often each warp runs a segment, over the mean. What is guarded is issued by all warps."""
+    own = [of_warps[c.origin] for c in segment.code if not c.guarded and c.origin in of_warps]
+    total = sum(own)
+    return total / total.mean() if own and np.any(total) else 1.0
 
 
 def _between_barriers(segments: tuple[Segment, ...]) -> list[int]:

@@ -10,6 +10,7 @@ from .caches import LINE_SECTORS, PIECE_SECTORS
 from .executions import (
     KINDS,
     PtxCounts,
+    bits_of_code,
     executions,
     loads_of,
 )
@@ -47,6 +48,7 @@ FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block o
 L2_SPREAD, DRAM_SPREAD = 19.0, 168.0
 PIECES_OF_LINE = LINE_SECTORS // PIECE_SECTORS  # of DRAM
 STEP_CLOCKS = 100.0  # of DRAM's latency, by which the chain is walked again
+_WIDE = {64: 1.07, 128: 2.16}  # clocks of a wide load of shared memory whose lanes read one place
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
 _FLOAT = ("FFMA", "FMUL", "FADD", "HFMA2", "HADD2", "HMUL2")
 _INTEGERS_OF_FMA = ("IMAD", "IDP", "VIADD")
@@ -137,7 +139,8 @@ def work_of(
     segments, blocks, warps = machine.segments, shape.blocks, shape.warps
     counts, edges = executions(segments, counted, blocks * warps)
     atomic = ATOMIC + UNEVEN * gpu.slices / reuse.halves
-    traffic = Traffic(counted, atomic, loads_of(segments, counted))
+    segment_of = {code.origin: at for at, code in codes(segments)}
+    traffic = Traffic(counted, atomic, loads_of(segments, counted), segment_of)
     dram_bytes, fabric_bytes, dram_share, dram_written = dram_traffic(gpu, reuse, traffic)
     exact = corrections(segments, counts, counted)
 
@@ -247,7 +250,8 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
     elif kind == "tensor":
         clocks["tensor"] = products(code) / gpu.mma_per_clock
     elif kind.startswith("shared"):
-        clocks["memory"] = traffic.per_request(code.line, kind)
+        least = _WIDE.get(bits_of_code(code), 1.0) if kind == "shared load" else 1.0
+        clocks["memory"] = max(least, traffic.per_request(code.line, kind))
     elif kind in ("global load", "global store", "async copy"):
         clocks["memory"] = traffic.per_request(code.line, kind)
         clocks["fill"] = traffic.bytes_missing(code.line, kind) / FILL_BYTES

@@ -9,7 +9,6 @@ kinds has the kinds of instructions in both, counts those of the PTX, anchors th
 system adds those of the flow between segments and has them solved by least_squares.
 """
 
-from .anchors import joins
 from .counts import BlockPlace, PtxCounts, loads_of
-from .kinds import KINDS, bits_of, bits_of_code, has_slow_path
+from .kinds import KINDS, bits_of, bits_of_code, has_slow_path, swaps
 from .system import executions

@@ -17,9 +17,7 @@ FIRM = 0.5  # ... of many alike that are one machine instruction each
 _ENOUGH = 4  # instructions that one row of arithmetic has its full weight from
 _MOST_TRIPS = 1.5  # times the mean of a loop's trips: longer variants of it are left out
 _ALIKE, _MOST = 0.98, 0.6
-_FLOW = frozenset(
-    "BRA BRX JMP JMX BREAK BSSY BSYNC BMOV EXIT RET CALL NOP WARPSYNC BAR".split()
-)
+_FLOW = frozenset("BRA BRX JMP JMX BREAK BSSY BSYNC BMOV EXIT RET CALL NOP WARPSYNC BAR".split())
 
 
 @dataclass(frozen=True)

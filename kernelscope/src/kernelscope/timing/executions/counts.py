@@ -93,14 +93,7 @@ class PtxCounts:
         """How often warps execute such instructions of machine code for it."""
         if self.kind == "tensor":
             return self.counts["tensor_instructions"]
-        return self.counts["shared_atomic_wavefronts"] if self.swaps else self.executions
-
-    @property
-    def swaps(self) -> bool:
-        """Is it a loop of ATOMS.CAS in machine code? Lanes that want one address take turns."""
-        *parts, kind = self.instruction.opcode.split(".")
-        of_64 = kind.endswith("64") and not {"cas", "exch"} & {*parts}
-        return (of_64 or kind.startswith(("f", "bf"))) and self.kind == "shared atomic"
+        return self.counts["swap_turns"] or self.executions
 
 
 def loads_of(segments, counted: Iterable[PtxCounts]) -> dict[int, PtxCounts]:

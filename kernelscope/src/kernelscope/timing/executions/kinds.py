@@ -42,10 +42,15 @@ def is_long(instruction: Instruction) -> bool:
 
 def has_two_halves(instruction: Instruction) -> bool:
     """Does machine code have it once for each half of 64 bits?"""
-    root, *parts = instruction.opcode.split(".")
-    return root in ("and", "or", "xor", "not", "mov", "selp") and parts[-1:] != [] and (
-        parts[-1].endswith("64")
-    )
+    root, _, kind = instruction.opcode.partition(".")
+    return root in ("and", "or", "xor", "not", "mov", "selp") and kind.endswith("64")
+
+
+def swaps(instruction: Instruction) -> bool:
+    """Is it, on shared memory, a loop of ATOMS.CAS, in which lanes on one address take turns?"""
+    *parts, kind = instruction.opcode.split(".")
+    of_64 = kind.endswith("64") and not {"cas", "exch"} & {*parts}
+    return of_64 or kind.startswith(("f", "bf"))
 
 
 def bits_of(instruction: Instruction) -> int:

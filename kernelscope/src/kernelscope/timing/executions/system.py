@@ -78,7 +78,10 @@ class _System:
     def error(self, found: np.ndarray) -> float:
         """How far off the anchors are, relative, summed."""
         runs = self.entered @ found
-        lost = np.abs(runs - self.left @ found)[self.flowing] / np.maximum(runs, self.warps)[self.flowing]
+        lost = (
+            np.abs(runs - self.left @ found)[self.flowing]
+            / np.maximum(runs, self.warps)[self.flowing]
+        )
         return float(self._off(found).sum() + _FLOW_WEIGHT * lost.sum())
 
     def solve(self, guess: np.ndarray | None = None) -> np.ndarray:
