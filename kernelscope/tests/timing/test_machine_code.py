@@ -11,6 +11,9 @@ from kernelscope.timing.machine_code import (
     Segment,
     _count_bank_conflicts,
     _mark_fences,
+    codes,
+    machine_code,
+    numbers_of,
     parse,
 )
 from kernelscope.timing.schedule import _BRANCH_FAR, _BRANCH_NEAR, walk
@@ -106,7 +109,7 @@ def test_where_a_branch_goes(branch, follows):
     for at, row in enumerate(rows):
         text += ".L_x_1:\n" * (at == 3) + f"    /*{16 * at:04x}*/   {row} ; /* 0x{0:016x} */\n"
         text += f"    /* 0x{0:016x} */\n"
-    segments = parse(text, "f", "f.cu")
+    segments = parse(text, "f", {})
     assert segments[0].follows == follows
     second = segments[1].code[0].name
     assert second == ("WARPSYNC" if branch.startswith("BRA `") else "SHFL")
@@ -123,7 +126,7 @@ def test_a_slow_path_stands_where_it_is_called():
     for at, row in enumerate(rows):
         text += f"{labels[at]}:\n" if at in labels else ""
         text += f"    /*{16 * at:04x}*/   {row} ; /* 0x{0:016x} */\n    /* 0x{0:016x} */\n"
-    segments = parse(text, "f", "f.cu")
+    segments = parse(text, "f", {})
     assert [one.follows for one in segments] == [[1, 2], [2], []]
     names = [one.name for one in segments[1].code]
     assert names == ["CALL", "SHF", "BRA", "LOP3", "MOV", "MOV", "RET"]
@@ -157,3 +160,43 @@ def test_an_array_of_a_thread_goes_through_to_l2():
     loads_and_stores = 33
     shortest = 128 * loads_and_stores / gpu("h200").l2_gbps / 1e3
     assert shortest < seen.launches[0].bounds["L2"] < 1.2 * shortest
+
+
+class Caught(Time):
+    """Keeps the launch, and runs none of it."""
+
+    def launch_started(self, launch):
+        self.launch = launch
+        raise StopIteration
+
+
+def launch_of(text: str, *arguments):
+    with observe(Caught()) as seen, pytest.raises(StopIteration):
+        RawKernel(text, "f", backend="simulator")((1,), (32,), arguments)
+    return seen.launch
+
+
+@pytest.mark.parametrize("more", ["", "x += in[i + 32];", "x = x * 3.0f + in[i + 64];"])
+def test_machine_code_knows_its_ptx(more):
+    """Loads and stores are those of the PTX, also where the GPU's has more than the simulator's."""
+    text = """extern "C" __global__ void f(float* out, const float* in, long long n) {
+        const long long i = threadIdx.x / n;
+        float x = in[i];
+    #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+        MORE
+    #endif
+        out[i] = x; }"""
+    launch = launch_of(text.replace("MORE", more), np.zeros(99, "f"), np.ones(99, "f"), 3)
+    made = list(codes(machine_code(launch, "sm_90a").segments))
+    numbers = numbers_of(launch.source)
+    by_number = {numbers[id(one)]: one for one in launch.source.module.functions["f"].body}
+    own = [(code.name, by_number[code.origin]) for _, code in made if code.origin >= 0]
+    accesses = [(name, one.opcode) for name, one in own if name in ("LDG", "STG")]
+    assert accesses == [("LDG", "ld.global.f32"), ("STG", "st.global.f32")]
+    ways = {one.opcode for name, one in own if name in ("CALL", "MUFU")}
+    assert ways == {"div.s64", "div.u32"}  # which are on one line, and of one source statement
+    assert all(
+        code.line == launch.source.own_line(by_number[code.origin])
+        for _, code in made
+        if code.origin >= 0
+    )

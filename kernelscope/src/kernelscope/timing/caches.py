@@ -17,7 +17,7 @@ MOST_SECTORS = 1 << 20  # of a launch's sequences
 # L1 looks up lines in four banks at a time. By the bits of a line's number, the lowest first, the
 # bank that each adds (exclusive or): what 32 lines took on an H200, of 48 choices of them.
 _OF_BIT = (1, 2, 1, 2, 3, 1, 2, 3, 2, 1, 2, 1, 3, 1, 3, 2, 1, 3, 2, 3, 1)
-_BANKS = 4
+_TAG_BANKS = 4
 NEAR = 8  # loads of a warp that are so close keep what they share
 MOST_PARTS = 256  # until they are merged
 SLICED_LINES = 8  # of two slices of L2, by turns
@@ -74,7 +74,7 @@ class SectorStreams:
 
     @cached_property
     def _first(self) -> dict[int, tuple[int, int, int]]:
-        """Instruction key -> (requests, those that touch a piece before all others, such pieces)."""
+        """Instruction key -> (requests, those that touch a piece first, such pieces)."""
         requests = [one for block in self._requests for one in block]
         found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
         if not requests:
@@ -319,18 +319,36 @@ def turns_of(lanes: np.ndarray, address: np.ndarray) -> int:
     return int(np.maximum.reduceat(meeting, starts_of(warp)).sum())
 
 
-def lookups_of(rows: np.ndarray) -> int:
-    """Return the clocks in which L1 looks up the lines of a load: those of the fullest bank.
+def lookups_of(rows: np.ndarray, size: int) -> int:
+    """Return the clocks in which L1 looks up the lines of a load and reads its words: those of the
+    fullest bank of tags, or of data.
 
-    rows: (warps, 32) uint64 addresses.
+    rows: (warps, 32) uint64 addresses; size: bytes of a lane. More than 4 are read in several parts
+    of a warp, and count elsewhere.
     """
-    lines = np.sort(rows >> np.uint64(7), axis=1).astype(np.int64)
-    new = np.ones(lines.shape, bool)
-    new[:, 1:] = lines[:, 1:] != lines[:, :-1]
-    bank = np.zeros(lines.shape, np.int64)
+    line, new = _distinct(rows >> np.uint64(7))
+    bank = np.zeros(line.shape, np.int64)
     for bit, adds in enumerate(_OF_BIT):
-        bank ^= (lines >> bit & 1) * adds
-    return int(np.max([((bank == one) & new).sum(1) for one in range(_BANKS)], axis=0).sum())
+        bank ^= (line >> bit & 1) * adds
+    clocks = _fullest(bank, new, _TAG_BANKS)
+    if size <= 4:
+        word, new = _distinct(rows >> np.uint64(2))
+        clocks = np.maximum(clocks, _fullest(word % 32, new, 32))
+    return int(clocks.sum())
+
+
+def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """((warps, 32) numbers, each row ascending; which of them are the first of their value)."""
+    rows = np.sort(rows, axis=1).astype(np.int64)
+    new = np.ones(rows.shape, bool)
+    new[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    return rows, new
+
+
+def _fullest(bank: np.ndarray, new: np.ndarray, banks: int) -> np.ndarray:
+    """(warps,) how many of a warp are in the bank that has most."""
+    place = np.arange(len(bank))[:, None] * banks + bank
+    return np.bincount(place[new], minlength=len(bank) * banks).reshape(-1, banks).max(1)
 
 
 def sectors_of(address: np.ndarray) -> np.ndarray:

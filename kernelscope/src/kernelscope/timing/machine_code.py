@@ -28,6 +28,7 @@ from ..errors import BackendError, CompileError, CompilerFailedError, CompilerMi
 from ..events import Launch
 from ..ptx.parser import parse as parsed
 from ..ptx.source_module import SourceModule
+from ..ptx.syntax import Instruction
 
 PACKAGE, PROGRAM = "nvidia-cuda-nvdisasm", "nvdisasm"
 _SECONDS = 60
@@ -149,14 +150,23 @@ def _origins(text: str, source: SourceModule) -> dict[int, tuple[int, int]]:
     numbers, found = numbers_of(source), {}
     for name, function in parsed(text).functions.items():
         own = source.module.functions.get(name)
-        both = [[str(one) for one in f.body] for f in (function, own)] if own else [[], []]
-        matcher = SequenceMatcher(None, *both, autojunk=False)
-        for theirs, ours, count in matcher.get_matching_blocks():
-            for at in range(count):
-                one = own.body[ours + at]
-                line = int(np.searchsorted(ends, function.body[theirs + at].start)) + 1
-                found[line] = numbers[id(one)], source.own_line(one)
+        for theirs, one in _alike(function.body, own.body) if own else ():
+            line = int(np.searchsorted(ends, theirs.start)) + 1
+            found[line] = numbers[id(one)], source.own_line(one)
     return found
+
+
+def _alike(some: list[Instruction], others: list[Instruction]) -> list[tuple]:
+    """Pairs of two lists, by their opcodes, in the order of both."""
+    both = [[one.opcode for one in body] for body in (some, others)]
+    if both[0] == both[1]:
+        return list(zip(some, others, strict=True))
+    matcher = SequenceMatcher(None, *both, autojunk=False)
+    return [
+        (some[first + at], others[second + at])
+        for first, second, count in matcher.get_matching_blocks()
+        for at in range(count)
+    ]
 
 
 def nvdisasm() -> str:

@@ -6,6 +6,7 @@ together, segments add up; other resident blocks fill the gaps. L2 and DRAM boun
 """
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +18,9 @@ DEALING_CLOCKS = 1.17  # a block: 67,584 empty blocks of 32 threads on an H200
 # copy, in which Nsight Compute shows that fabric at 91 % of its peak and DRAM at 81 %.
 FABRIC = 0.54
 SHARPNESS = 3.2  # of the maximum: two equal bounds together take 2 ** (1 / 3.2) of one
+# ... where all blocks run at once and the longest takes less than so many microseconds: they begin
+# and end together, and less overlaps. From the errors of small launches.
+SHORT, SHORT_US = 2.0, 6.0
 # On an SM. Chains of 256 multiply-adds between barriers: 2, 4, 6 and 8 warps of a scheduler took
 # 1.10, 1.32, 1.48 and 1.35 times the longer of chain and issue on an H200; it gives 1.09 to 1.33.
 SM_SHARPNESS = 2.0
@@ -207,10 +211,13 @@ def _chain(work: LaunchWork, without: int | None) -> np.ndarray:
     return work.shape.imbalance * np.array(sums)
 
 
-def _round(chain: np.ndarray, units: np.ndarray, blocks: int, warps: int, barriers: bool) -> float:
-    """Clocks of an SM for `blocks` resident blocks; warps: of a block."""
+def _round(work: LaunchWork, chain: np.ndarray, units: np.ndarray, blocks: int) -> float:
+    """Clocks of an SM for `blocks` resident blocks. chain: (segments,) clocks of a warp; units:
+    (segments, UNITS) of a block.
+    """
     if not blocks:
         return 0.0
+    warps, barriers = work.shape.warps, work.barriers
     apart = blocks if barriers else blocks * warps  # how many run independently of others
     of_scheduler = -(-blocks * warps // SCHEDULERS) * SCHEDULERS / (blocks * warps)
     busy = units * blocks * np.where(OF_SCHEDULER, of_scheduler, 1.0)
@@ -230,13 +237,11 @@ def _sm_clocks(
     units[:, SEND] *= sending
     most, resident = _most_blocks(work, gpu)
     full, rest = divmod(most, resident)
-    warps, barriers, uneven = work.shape.warps, work.barriers, work.shape.uneven
-    share = work.shape.blocks / gpu.sms
-    evenly = max(share, 1.0) / resident * _round(chain, units, resident, warps, barriers)
-    spread = evenly if share >= 1 else _round(chain, share * units, 1, warps, barriers)
+    uneven, share = work.shape.uneven, work.shape.blocks / gpu.sms
+    evenly = max(share, 1.0) / resident * _round(work, chain, units, resident)
+    spread = evenly if share >= 1 else _round(work, chain, share * units, 1)
     chain, units = uneven.chain * chain, uneven.busy * units
-    clocks = full * _round(chain, units, resident, warps, barriers)
-    clocks += _round(chain, units, rest, warps, barriers)
+    clocks = full * _round(work, chain, units, resident) + _round(work, chain, units, rest)
     used = min(clocks, evenly)
     return clocks, used, min(used, spread)
 
@@ -291,5 +296,8 @@ def time_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> float:
         (_sm_clocks(work, gpu, without, sending)[0] + between) * us_of_clock
         for sending in (True, False)
     )
-    body = max(smooth_max(on_sm, dram), smooth_max(alone, in_l2, dram))
+    most, resident = _most_blocks(work, gpu)
+    short = most <= resident and max(on_sm, in_l2, dram) < SHORT_US
+    both = partial(smooth_max, sharpness=SHORT if short else SHARPNESS)
+    body = max(both(on_sm, dram), both(alone, in_l2, dram))
     return float(gpu.launch_us + smooth_max(first * us_of_clock + body, dealing_us(work, gpu)))

@@ -181,8 +181,8 @@ class Time(Counters):
     def _global(self, row, access, address, lanes, requests: int) -> None:
         before = row.counts["global_load_lines"]
         super()._global(row, access, address, lanes, requests)
-        if row.counts["global_load_lines"] - before > SEVERAL * requests:
-            row.counts["l1_lookups"] += lookups_of(Lanes(lanes).rows(address, 32))
+        if row.counts["global_load_lines"] - before > requests:
+            row.counts["l1_lookups"] += lookups_of(Lanes(lanes).rows(address, 32), access.size)
         elif access.kind == "load":
             row.counts["l1_lookups"] += requests
         if access.kind == "store" and address.size:
@@ -377,8 +377,8 @@ class Time(Counters):
 
 
 def _spread_blocks(row: int, total: int, x: int, size: int, groups: int) -> list[range]:
-    """Groups of `size` clusters of x blocks, one in each of so many equal parts of a grid of `total`
-    blocks, each at another place of its part and of its row. Any few of them lie far apart.
+    """Groups of `size` clusters of x blocks, one in each of so many equal parts of a grid of
+    `total` blocks, each at another place of its part and of its row. Any few lie far apart.
     """
     edges = np.linspace(0, total // x, groups + 1).astype(int)
     starts = {}

@@ -55,7 +55,7 @@ class Traffic:
     """The memory counts of a launch by line and kind: per request, and the share that misses L1.
 
     atomic: sectors that a sector of an atomic costs L2; loads: machine loads of global memory by
-    their ids -> those of the PTX; segment_of: PTX instructions' numbers -> segments.
+    their ids -> those of the PTX.
     """
 
     def __init__(
@@ -63,7 +63,6 @@ class Traffic:
         counted: Iterable[PtxCounts],
         atomic: float = ATOMIC,
         loads: dict[int, PtxCounts] | None = None,
-        segment_of: dict[int, int] | None = None,
     ):
         self.loads = loads or {}
         self.requests: defaultdict[tuple[int, str], float] = defaultdict(float)
@@ -76,7 +75,7 @@ class Traffic:
         self.sent: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.first_bytes, self.lost_bytes = 0.0, 0.0
         counted = list(counted)
-        stored = sectors_stored(counted, segment_of or {})
+        stored = sectors_stored(counted)
         for one in counted:
             kind = one.kind
             if one.counts["match_values"]:
@@ -147,13 +146,12 @@ class Traffic:
         return self.far[line, "global atomic"] / requests if requests else 0.0
 
 
-def sectors_stored(counted: list[PtxCounts], segment_of: dict[int, int]) -> dict[int, float]:
+def sectors_stored(counted: list[PtxCounts]) -> dict[int, float]:
     """PtxCounts of a store to global memory, by its id -> sectors that it costs L2.
 
-    Stores beside one address and in one segment of machine code that fill sectors together leave L1
-    joined where each has few lines: eight words of a thread take as long as their sectors, 64 words
-    or 16 of 16 bytes that a thread has beside lines of others do not. segment_of: by the numbers of
-    PTX instructions.
+    Stores of one basic block beside one address that fill sectors together leave L1 joined where
+    each has few lines: eight words of a thread take as long as their sectors, 64 words or 16 of 16
+    bytes that a thread has beside lines of others do not.
     """
     parts: defaultdict[tuple, list[tuple[PtxCounts, float]]] = defaultdict(list)
     found = {}
@@ -165,8 +163,7 @@ def sectors_stored(counted: list[PtxCounts], segment_of: dict[int, int]) -> dict
             in_part = min(1.0, 2 * (1 - filled))  # of a stretch its two ends
             found[id(one)] = sectors * (1 + PART_STORED * in_part) + LINE_STORE * lines
             if in_part == 1.0 and lines <= MOST_JOINED * one.executions:
-                place = segment_of.get(one.origin, -1 - one.place.block)
-                parts[place, _base(one)].append((one, filled))
+                parts[one.place.block, _base(one)].append((one, filled))
     for block in parts.values():
         share = sum(filled for _, filled in block)
         if round(share) and abs(share - round(share)) < 1 - WHOLE:

@@ -139,8 +139,7 @@ def work_of(
     segments, blocks, warps = machine.segments, shape.blocks, shape.warps
     counts, edges = executions(segments, counted, blocks * warps)
     atomic = ATOMIC + UNEVEN * gpu.slices / reuse.halves
-    segment_of = {code.origin: at for at, code in codes(segments)}
-    traffic = Traffic(counted, atomic, loads_of(segments, counted), segment_of)
+    traffic = Traffic(counted, atomic, loads_of(segments, counted))
     dram_bytes, fabric_bytes, dram_share, dram_written = dram_traffic(gpu, reuse, traffic)
     exact = corrections(segments, counts, counted)
 

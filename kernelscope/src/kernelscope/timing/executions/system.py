@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..machine_code import NaturalLoop, Segment, dominators, loops_of
-from .anchors import Anchors, Copies, anchors_of, by_line
+from .anchors import Anchors, anchors_of, by_line
+from .copies import Copies
 from .counts import PtxCounts
 from .least_squares import nonnegative
 
@@ -16,7 +17,7 @@ MOST_UNKNOWNS = 600
 OUT = -2  # where an edge ends that leaves the kernel: what a guarded EXIT lets end
 MOST_SUSPECTS = 12
 _NOISE = 5e-3  # of the warps: what is left of a way that none takes
-_HARDLY, _SURE = 1e-2, 0.1  # how much worse the anchors may fit without segments
+_HARDLY = 1e-2  # how much worse the anchors may fit without a segment
 
 
 def executions(
@@ -32,7 +33,7 @@ def executions(
     if len(edges) > MOST_UNKNOWNS:
         return by_line(len(segments), anchors, warps), {}
     system = _System(segments, edges, anchors, loops, warps)
-    found = system.without(copies.too_long(), system.solve(), _SURE)
+    found = system.solve()
     for suspect in system.suspects(found)[:MOST_SUSPECTS]:
         found = system.without([suspect], found)
     edge_counts = {edge: float(count) for edge, count in zip(edges, found, strict=True)}
