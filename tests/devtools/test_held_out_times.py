@@ -30,6 +30,7 @@ NAMES = {  # set -> those of its kernels that are tried
     "held_out_ninth": ("rows_dot_half", "merge_sort_block", "kepler_newton"),
     "held_out_tenth": ("cumsum_rows_i64", "prolong_3d_double", "box_muller_pcg"),
     "held_out_eleventh": ("hex_encode", "bond_angle_forces", "mrg32k3a_uniforms"),
+    "held_out_twelfth": ("over_composite_rgba", "gcn_scatter_add", "pair_hmm_warp"),
 }
 
 

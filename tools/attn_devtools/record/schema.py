@@ -544,6 +544,8 @@ class TimeModelRecord(RecordStamp):
     tenth_corrected: NotRequired[TimeModelPart]
     eleventh: NotRequired[TimeModelPart]
     eleventh_corrected: NotRequired[TimeModelPart]
+    twelfth: NotRequired[TimeModelPart]
+    twelfth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]

@@ -37,11 +37,11 @@ __device__ __forceinline__ float block_max(float v, float* of_warp)
     return v;
 }
 
-// Hinton's loss of a student: the divergence of the teacher's softmax from its own at a
+// Hinton's loss of a small network: the divergence of its softmax from that of a large one, at a
 // temperature, in rows of 1000 classes. A block of 256 takes a row.
 extern "C" __global__ void __launch_bounds__(256) distill_kl_rows(
-    const float* __restrict__ student, const float* __restrict__ teacher,
-    float* __restrict__ loss, float temperature)
+    const float* __restrict__ small, const float* __restrict__ large, float* __restrict__ loss,
+    float temperature)
 {
     __shared__ float of_warp[8];
     const size_t start = (size_t)blockIdx.x * 1000;
@@ -49,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(256) distill_kl_rows(
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int j = threadIdx.x + 256 * i;
-        s[i] = j < 1000 ? student[start + j] / temperature : -1e30f;
-        t[i] = j < 1000 ? teacher[start + j] / temperature : -1e30f;
+        s[i] = j < 1000 ? small[start + j] / temperature : -1e30f;
+        t[i] = j < 1000 ? large[start + j] / temperature : -1e30f;
         most_s = fmaxf(most_s, s[i]);
         most_t = fmaxf(most_t, t[i]);
     }

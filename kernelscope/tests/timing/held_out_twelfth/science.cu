@@ -1,7 +1,7 @@
 // Simulation: a solver's residual, a potential of charges, random numbers, a gate of qubits.
 
-// r = b - A x of Poisson's equation in a square, by five points, and the sum of r^2 added to norm. A
-// thread takes a point.
+// r = b - A x of Poisson's equation in a square, by five points, and the sum of r^2 added to norm.
+// A thread takes a point.
 extern "C" __global__ void __launch_bounds__(256) poisson_residual_double(
     const double* __restrict__ x, const double* __restrict__ b, double* __restrict__ r,
     double* __restrict__ norm, int side)

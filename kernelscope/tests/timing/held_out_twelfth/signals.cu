@@ -1,7 +1,7 @@
 // Pictures and signals: a blur of bytes, likeness, one picture over another, rewards to come.
 
-// A blur by the binomial weights of 7 x 7 of a grey picture of bytes, the edges repeated, along rows
-// and then along columns in shared memory. A block takes 32 x 8 pixels.
+// A blur by the binomial weights of 7 x 7 of a grey picture of bytes, the edges repeated, along
+// rows and then along columns in shared memory. A block takes 32 x 8 pixels.
 extern "C" __global__ void __launch_bounds__(256) gaussian_7x7_bytes(
     const unsigned char* __restrict__ x, unsigned char* __restrict__ y, int height, int width)
 {
