@@ -9,7 +9,9 @@ from kernelscope.timing.caches import (
     HotLines,
     SectorStreams,
     hits,
+    lookups_of,
     times_since,
+    turns_of,
     window_of,
 )
 
@@ -63,6 +65,53 @@ def test_streams_of_blocks_are_apart():
         streams.add(7, np.arange(0, 128, 4, dtype=np.uint64))
         streams.add(8, np.arange(0, 128, 4, dtype=np.uint64))
     assert streams.misses(lines=100, resident=1) == {7: (4.0, 1.0), 8: (0.0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("loads", "stretch", "hit"), [(8, 1, True), (9, 1, False), (8, None, False)]
+)
+def test_loads_that_stand_together_keep_what_they_share(loads, stretch, hit):
+    """The last loads what the first has loaded, and L1 has room for a line alone."""
+    streams = SectorStreams()
+    streams.begin()
+    for number in [*range(loads), 0]:
+        streams.add(number, np.arange(32, dtype=np.uint64) * 4 + 128 * number, stretch=stretch)
+    assert streams.misses(lines=1, resident=1)[0] == ((4.0, 0.5) if hit else (8.0, 1.0))
+
+
+APART = {1: 8, 2: 8, 3: 11, 4: 8, 5: 10, 8: 8, 16: 8, 32: 8, 64: 8}
+AT_RANDOM = {
+    12: [324, 34, 71, 94, 72, 320, 347, 232, 15, 37, 132, 173, 248, 191, 105, 63, 276, 293, 13, 45,
+         180, 156, 355, 206, 168, 172, 266, 234, 69, 295, 302, 382],
+    13: [290, 377, 352, 204, 376, 390, 388, 32, 181, 242, 113, 150, 250, 320, 232, 69, 270, 348, 87,
+         217, 135, 360, 24, 190, 359, 172, 55, 315, 385, 393, 371, 147],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "clocks"),
+    [(np.arange(32) * apart, clocks) for apart, clocks in APART.items()]
+    + [(np.array(lines), clocks) for clocks, lines in AT_RANDOM.items()],
+)
+def test_lines_are_looked_up_in_four_banks(lines, clocks):
+    """What 32 lines took on an H200 that L1 has; each lane has one of 8 words of its line."""
+    address = (128 * lines + 4 * (np.arange(32) % 8)).astype(np.uint64)
+    assert lookups_of(address[None], 4) == clocks
+    assert lookups_of(np.stack([address, address]), 4) == 2 * clocks
+
+
+def test_words_of_one_bank_are_read_one_after_another():
+    """Four lines, and eight words: of the lanes on a word each has another line."""
+    address = (128 * (np.arange(32) // 8) + 4 * (np.arange(32) % 8)).astype(np.uint64)
+    assert lookups_of(address[None], 4) == 4 and lookups_of(address[None], 8) == 1
+
+
+def test_lanes_on_one_address_take_turns():
+    """Three lanes of one warp meet, and two of another."""
+    lanes = np.arange(64)
+    address = np.where(lanes < 3, 8, np.where(lanes > 61, 8, 1000 + 4 * lanes)).astype(np.uint64)
+    assert turns_of(lanes, address) == 3 + 2
+    assert turns_of(lanes[:10], address[:10]) == 3
 
 
 def test_own_stores_are_not_read_from_dram():

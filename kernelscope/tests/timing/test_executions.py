@@ -192,7 +192,9 @@ def test_a_block_in_parts_is_no_copy_of_itself():
         segment([("LOP3", n) for n in (4, 5, 6, 7)], []),
     ]
     counted = arithmetic(range(1, 8), 100)
-    assert runs(segments, [*counted, ptx(LOAD, 9, 30, 2)]) == pytest.approx([100, 30, 100], rel=0.02)
+    assert runs(segments, [*counted, ptx(LOAD, 9, 30, 2)]) == pytest.approx(
+        [100, 30, 100], rel=0.02
+    )
 
 
 @pytest.mark.parametrize(("opcode", "each"), [("xor.b64", 2), ("xor.b32", 1)])

@@ -157,7 +157,8 @@ def test_sampled_blocks_lie_apart_and_in_the_grid(monkeypatch, grid, blocks):
     assert 0 <= ordered[0].start and ordered[-1].stop <= np.prod(grid)
     first = sorted(part.start for part in chosen[:4])  # a few lie far apart too
     assert np.diff(first).max() < 0.6 * np.prod(grid)
-    assert blocks // 2 <= sum(map(len, chosen)) <= blocks
+    assert blocks // 2 <= sum(map(len, chosen[: observer.GROUPS])) <= blocks
+    assert sum(map(len, chosen)) <= observer.MORE * blocks
 
 
 @pytest.mark.parametrize("blocks", [8, 16, 64])
@@ -189,6 +190,28 @@ def test_no_more_blocks_run_where_they_are_long(monkeypatch):
     assert one_group.us == pytest.approx(all_groups.us, rel=0.02)
     asked_for = launched("pick", (256,), (256,), *arguments, blocks=1)
     assert asked_for.notes[0] == "1 of 256 blocks were run and stand for all"
+
+
+@pytest.mark.parametrize(
+    ("steps", "more"),
+    [
+        (np.full(512, 9), False),
+        (64 + np.arange(512) // 16, False),  # more from block to block: the mean is as sure
+        (np.random.default_rng(1).integers(0, 64, 512), True),
+    ],
+)
+def test_more_blocks_run_where_their_work_differs(steps, more):
+    kernel = """extern "C" __global__ void step(const int* steps, int* out) {
+        int at = threadIdx.x;
+        for (int i = 0; i < steps[blockIdx.x]; ++i) at = at * 5 + 3;
+        out[blockIdx.x * 32 + threadIdx.x] = at; }"""
+    with observe(Time("h200", blocks=64)) as seen:
+        arrays = steps.astype(np.int32), np.zeros(512 * 32, np.int32)
+        RawKernel(kernel, "step", backend="simulator")((512,), (32,), arrays)
+    (note,) = seen.launches[0].notes
+    ran = int(note.split()[0])
+    assert note == f"{ran} of 512 blocks were run and stand for all"
+    assert 64 < ran <= observer.MORE * 64 if more else ran == 64
 
 
 def test_pieces_by_themselves():

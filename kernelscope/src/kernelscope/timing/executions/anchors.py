@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from ..machine_code import Code, Segment
-from .copies import Copies
+from .copies import SegmentCopies
 from .counts import PtxCounts
 from .kinds import KINDS, has_slow_path, is_long
 
@@ -34,7 +34,7 @@ class Anchors:
     weight: np.ndarray
 
 
-def anchors_of(segments: Sequence[Segment], copies: Copies) -> Anchors:
+def anchors_of(segments: Sequence[Segment], copies: SegmentCopies) -> Anchors:
     """Return the equations of a kernel.
 
     Loads, stores, multiply-adds and others that are one machine instruction count as they are. Of
@@ -50,7 +50,7 @@ def anchors_of(segments: Sequence[Segment], copies: Copies) -> Anchors:
     )
 
 
-def _kinds(segments, copies: Copies) -> list[_Row]:
+def _kinds(segments, copies: SegmentCopies) -> list[_Row]:
     """Rows of the instructions that have a kind. Of one block of the PTX those alike are one row;
     where it has as many copies of most others, what has more or fewer of them has little weight.
     """
@@ -89,7 +89,7 @@ def joins(one: PtxCounts, code: Code) -> bool:
     return not fused
 
 
-def _foreign(one: PtxCounts, copies: Copies, at: int) -> bool:
+def _foreign(one: PtxCounts, copies: SegmentCopies, at: int) -> bool:
     """Has ptxas moved it out of a loop that it stands in, or into one that it does not?"""
     home = copies.home[at]
     if home is None or home == one.place.loops:
@@ -98,7 +98,7 @@ def _foreign(one: PtxCounts, copies: Copies, at: int) -> bool:
     return inner[len(inner) - len(outer) :] == outer
 
 
-def _arithmetic(size: int, copies: Copies) -> list[_Row]:
+def _arithmetic(size: int, copies: SegmentCopies) -> list[_Row]:
     """Rows of what stands in one block of the PTX and in the same segments as often."""
     lesser = [copies.lesser(at) for at in range(size)]
     places: defaultdict[int, dict[int, int]] = defaultdict(dict)
@@ -125,7 +125,7 @@ def _arithmetic(size: int, copies: Copies) -> list[_Row]:
     return found
 
 
-def _slow_paths(segments, copies: Copies) -> list[tuple[np.ndarray, float]]:
+def _slow_paths(segments, copies: SegmentCopies) -> list[tuple[np.ndarray, float]]:
     """((segments,) calls of slow paths, how often warps call them) of each instruction."""
     found = []
     for number, one in copies.known.items():

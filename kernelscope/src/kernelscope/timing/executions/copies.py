@@ -16,7 +16,7 @@ _MOST = 0.6  # share of a block's instructions
 _FLOW = frozenset("BRA BRX JMP JMX BREAK BSSY BSYNC BMOV EXIT RET CALL NOP WARPSYNC BAR".split())
 
 
-class Copies:
+class SegmentCopies:
     """How often each segment has the machine code of each PTX instruction.
 
     known: a PTX instruction's number -> its counts; parts: (segments) block of the PTX -> number of

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..machine_code import NaturalLoop, Segment, dominators, loops_of
 from .anchors import Anchors, anchors_of, by_line
-from .copies import Copies
+from .copies import SegmentCopies
 from .counts import PtxCounts
 from .least_squares import nonnegative
 
@@ -28,7 +28,7 @@ def executions(
     edges += [(at, OUT) for at, s in enumerate(segments) if s.follows and s.code[-1].name == "EXIT"]
     loops = loops_of(segments)
     depth = [sum(at in loop.body for loop in loops) for at in range(len(segments))]
-    copies = Copies(segments, counted, depth)
+    copies = SegmentCopies(segments, counted, depth)
     anchors = anchors_of(segments, copies)
     if len(edges) > MOST_UNKNOWNS:
         return by_line(len(segments), anchors, warps), {}
