@@ -4,13 +4,9 @@ from collections import Counter
 
 import eighth_expected
 import eleventh_expected
-import fifth_expected
-import fourth_expected
 import ninth_expected
 import numpy as np
 import pytest
-import seventh_expected
-import sixth_expected
 import tenth_expected
 import third_expected
 import twelfth_expected
@@ -18,10 +14,6 @@ from held_out_set import FOLDERS, NAMES, at_shape, held_out
 
 EXPECTED = {
     "held_out_third": third_expected.EXPECTED,
-    "held_out_fourth": fourth_expected.EXPECTED,
-    "held_out_fifth": fifth_expected.EXPECTED,
-    "held_out_sixth": sixth_expected.EXPECTED,
-    "held_out_seventh": seventh_expected.EXPECTED,
     "held_out_eighth": eighth_expected.EXPECTED,
     "held_out_ninth": ninth_expected.EXPECTED,
     "held_out_tenth": tenth_expected.EXPECTED,
@@ -30,10 +22,6 @@ EXPECTED = {
 }
 TIMES = {
     "held_out_third": 80,
-    "held_out_fourth": 60,
-    "held_out_fifth": 48,
-    "held_out_sixth": 48,
-    "held_out_seventh": 48,
     "held_out_eighth": 48,
     "held_out_ninth": 48,
     "held_out_tenth": 48,
