@@ -1,7 +1,6 @@
 """`attn-course predict METHOD`: how long it would take on a GPU that is not here, and why."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from kernelscope import observe
 from kernelscope.cli.arguments import printer, write_json
@@ -55,7 +54,7 @@ def execute(arguments) -> int:
         off = f"; the prediction is {seen.total_us / one['us'] - 1:+.0%} off" if same else ""
         stale = "; STALE, the kernel has changed since" if one["stale"] else ""
         say(f"\n{one['us']:.4g} us recorded on {one['gpu']}, {one['date']}{stale}{off}")
-    launches = [asdict(one) for one in seen.launches]
+    launches = [one.record() for one in seen.launches]
     predicted = {"total_us": seen.total_us, "launches": launches, "recorded": known}
     write_json(arguments.json, call.record() | predicted)
     return 0

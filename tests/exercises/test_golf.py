@@ -159,7 +159,7 @@ def test_a_limit_in_words(limit, bound, words):
     """Beside a reference that a unit limits: of a launch with many blocks the launch is no part."""
     bounds = {"DRAM": 8.0, "L2": 2.0, "launch and starts": bound}
     mine, theirs = (
-        Prediction("k", "a GPU", 12.0, 9.6, 15.0, bounds, name, {}, start_us=1.37)
+        Prediction("k", "a GPU", 12.0, 9.6, 15.0, bounds, name, start_us=1.37)
         for name in (limit, "L2")
     )
     counters = {"instructions": (1, 1, "")}

@@ -68,7 +68,7 @@ def test_the_limit_is_the_longest_bar_of_its_kind(seed):
     lengths = np.random.default_rng(seed).uniform(0.1, 6.0 + seed % 2, len(names))
     bounds = dict(zip(names, map(float, lengths), strict=True))
     limit = model.limit_of(bounds, us)
-    shown = text(model.Prediction("k", "a GPU", us, us, us, bounds, limit, {}, (), 0.0, 0, 0, 1, 9))
+    shown = text(model.Prediction("k", "a GPU", us, us, us, bounds, limit, (), 0.0, 0, 0, 1, 9))
     head, _, bars = shown.partition("  each unit alone:\n")
     units, waits = bars.split("  waits:\n")
     waits, idle = waits.split("  SMs without a block:\n")

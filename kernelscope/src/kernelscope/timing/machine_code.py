@@ -134,6 +134,7 @@ def _read(cubin: bytes, text: str, kernel: str, source: SourceModule) -> Machine
     return MachineCode(cubin_registers(elf).get(kernel, 0), tuple(code)) if code else None
 
 
+@lru_cache(maxsize=64)
 def numbers_of(source: SourceModule) -> dict[int, int]:
     """Return the numbers of the PTX instructions of a module, by their ids."""
     every = (one for function in source.module.functions.values() for one in function.body)

@@ -5,8 +5,9 @@ or of a warp's own chain of latencies, whichever is longer. Where barriers keep 
 together, segments add up; other resident blocks fill the gaps. L2 and DRAM bound the grid.
 """
 
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -63,9 +64,8 @@ class Prediction:
 
     us, low, high: microseconds and their interval; bounds: name -> microseconds that it alone would
     take; limit: the unit that is busy for BUSY of the time or longer, the busiest, else the longest
-    of WAITS and IDLE; without_line: source line -> microseconds of the launch without what that
-    line does; notes: what is estimated; blocks: of the grid; sms: of the GPU; start_us: the launch
-    and one start.
+    of WAITS and IDLE; notes: what is estimated; blocks: of the grid; sms: of the GPU; start_us: the
+    launch and one start.
     """
 
     kernel: str
@@ -75,7 +75,6 @@ class Prediction:
     high: float
     bounds: dict[str, float]
     limit: str
-    without_line: dict[int, float] = field(repr=False)
     notes: tuple[str, ...] = ()
     machine_instructions: float = 0.0
     registers: int = 0
@@ -83,6 +82,17 @@ class Prediction:
     blocks: int = 0
     sms: int = 0
     start_us: float = 0.0
+    _without: Callable[[], dict[int, float]] = field(default=dict, repr=False, compare=False)
+
+    @cached_property
+    def without_line(self) -> dict[int, float]:
+        """Source line -> microseconds of the launch without what that line does."""
+        return self._without()
+
+    def record(self) -> dict:
+        """Return all of it, for JSON."""
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name[0] != "_"}
+        return own | {"without_line": self.without_line}
 
     @property
     def units(self) -> dict[str, float]:
@@ -127,8 +137,6 @@ def predict(
     work = under_load(work, gpu)
     bounds = bounds_of(work, gpu, None)
     us = time_of(work, gpu, None)
-    lines = sorted({*map(int, work.line)} - {0})
-    without = {line: time_of(work, gpu, line) for line in lines}
     spread = gpu.spread
     return Prediction(
         kernel,
@@ -138,7 +146,6 @@ def predict(
         us * (1 + spread),
         bounds,
         limit_of(bounds, us),
-        without,
         notes,
         work.machine_instructions,
         work.registers,
@@ -146,7 +153,13 @@ def predict(
         work.shape.blocks,
         gpu.sms,
         gpu.launch_us + gpu.start_clocks * 1e6 / gpu.hz,
+        partial(_without_lines, work, gpu),
     )
+
+
+def _without_lines(work: LaunchWork, gpu: GpuConstants) -> dict[int, float]:
+    lines = sorted({*map(int, work.line)} - {0})
+    return {line: time_of(work, gpu, line) for line in lines}
 
 
 def under_load(work: LaunchWork, gpu: GpuConstants) -> LaunchWork:

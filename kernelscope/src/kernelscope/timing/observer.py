@@ -4,11 +4,13 @@ import itertools
 from bisect import bisect
 from collections import Counter, defaultdict
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from ..events import InstructionEvent, Launch, MachineView
 from ..ptx.registers import followers
+from ..ptx.source_module import SourceModule
 from ..ptx.syntax import Function, Instruction
 from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
@@ -242,7 +244,7 @@ class Time(Counters):
 
     def _counted(self, launch: Launch, scale: float) -> list[PtxCounts]:
         """The instructions of this launch alone, scaled up to all of its blocks."""
-        found, blocks, numbers = [], basic_blocks(launch), numbers_of(launch.source)
+        found, blocks, numbers = [], basic_blocks(launch.source), numbers_of(launch.source)
         for instruction, line, executions, counts, merged in self.rows_of(launch):
             before, old = self._before.get(id(instruction), (0, Counter()))
             counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
@@ -442,10 +444,11 @@ def match_values(event: InstructionEvent) -> int:
     return np.unique((event.lanes >> 5).astype(np.uint64) << np.uint64(32) | lanes).size
 
 
-def basic_blocks(launch: Launch) -> dict[int, BlockPlace]:
+@lru_cache(maxsize=64)  # a kernel is often launched again
+def basic_blocks(source: SourceModule) -> dict[int, BlockPlace]:
     """Return where each PTX instruction stands, by its id."""
     found, number = {}, 0
-    for function in launch.source.module.functions.values():
+    for function in source.module.functions.values():
         starts, blocks = {0, *function.labels.values()}, []
         for instruction in function.body:
             if instruction.index in starts or not blocks:

@@ -1,7 +1,6 @@
 """`kernelscope predict FILE`: how long a launch takes on a GPU that is not here, and why."""
 
 import argparse
-from dataclasses import asdict
 
 from ...errors import BackendError
 from ...events import observe
@@ -51,5 +50,5 @@ def execute(arguments) -> int:
     with observe(time) as seen:
         call.run()
     say(f"\n{seen}")
-    write_json(arguments.json, call.record() | {"launches": [asdict(p) for p in seen.launches]})
+    write_json(arguments.json, call.record() | {"launches": [p.record() for p in seen.launches]})
     return 0
