@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from kernelscope.errors import BackendError
 from kernelscope.timing import machine_code, model
 from kernelscope.timing.report import text
 
+KERNELSCOPE = Path(__file__).parents[2]
 SCALE = r"""
 extern "C" __global__ void scale(const float* x, float* y, float by, int n) {
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
@@ -32,6 +34,17 @@ def predict(tmp_path, capsys):
         return status, capsys.readouterr()
 
     return run
+
+
+@pytest.mark.turns(4)
+@pytest.mark.system
+def test_the_page_shows_an_answer(monkeypatch, capsys):
+    monkeypatch.chdir(KERNELSCOPE)
+    shown = (KERNELSCOPE / "docs/time.md").read_text().split("```console\n$ ")[1].split("```")[0]
+    shown = shown.replace("\\\n", "")
+    call, answer = shown.split("\n", 1)
+    assert main.main(call.split()[1:]) == 0
+    assert capsys.readouterr().out == answer
 
 
 @pytest.mark.turns(4)
