@@ -11,7 +11,6 @@ from kernelscope.timing.caches import (
     hits,
     lookups_of,
     times_since,
-    turns_of,
     window_of,
 )
 
@@ -104,14 +103,6 @@ def test_words_of_one_bank_are_read_one_after_another():
     """Four lines, and eight words: of the lanes on a word each has another line."""
     address = (128 * (np.arange(32) // 8) + 4 * (np.arange(32) % 8)).astype(np.uint64)
     assert lookups_of(address[None], 4) == 4 and lookups_of(address[None], 8) == 1
-
-
-def test_lanes_on_one_address_take_turns():
-    """Three lanes of one warp meet, and two of another."""
-    lanes = np.arange(64)
-    address = np.where(lanes < 3, 8, np.where(lanes > 61, 8, 1000 + 4 * lanes)).astype(np.uint64)
-    assert turns_of(lanes, address) == 3 + 2
-    assert turns_of(lanes[:10], address[:10]) == 3
 
 
 def test_own_stores_are_not_read_from_dram():

@@ -237,12 +237,13 @@ def test_a_product_and_a_sum_are_one_instruction_or_two(fused):
 
 
 @pytest.mark.parametrize(
-    ("kind", "turns"), [("f32", True), ("u32", False), ("u64", True), ("f64", True)]
+    ("kind", "turns"),
+    [("f32", True), ("f16", True), ("bf16x2", True), ("u32", False), ("u64", True), ("f64", True)],
 )
 def test_lanes_that_add_in_shared_memory_take_turns(kind, turns):
     """ptxas makes a loop of ATOMS.CAS for floats and for 64 bits."""
-    counts = {"swap_turns": 700} if turns else {}
-    one = ptx(f"atom.shared.add.{kind}", 1, 100, 2, **counts)
+    waves = 1400 if kind.endswith("64") else 700  # half a warp at a time
+    one = ptx(f"atom.shared.add.{kind}", 1, 100, 2, shared_atomic_wavefronts=waves)
     assert swaps(one.instruction) == turns
     inside = [("LDS", 1), ("FADD", 1), ("ATOMS", 1)]
     found = runs(loop([("S2R", 0)], inside), [ptx("mov.u32", 0, 100), one])

@@ -279,24 +279,31 @@ def test_the_page_counts_the_rows():
     """How often the interval holds, how many times are far off, and the sets' first judgements."""
     page = " ".join((KERNELSCOPE / "docs/time.md").read_text().split())
     h200, h100 = record_on("h200"), record_on("h100")
+    sets = ("eighth", "ninth", "tenth", "eleventh", "twelfth")
     held = {
         part: sum(r["low_us"] <= r["measured_us"] <= r["high_us"] for r in h200[part]["rows"])
-        for part in ("eighth", "ninth", "tenth", "eleventh")
+        for part in sets
     }
     assert f"it held {held['eighth']} of 48 times of the eighth set of kernels" in page
-    assert f"{held['ninth']} of 48 of the ninth, {held['tenth']} of 48 of the tenth" in page
-    assert f"and {held['eleventh']} of 48 of the eleventh" in page
+    for part in sets[1:]:
+        assert f"{held[part]} of 48 of the {part}" in page
     last = [row for part in held for row in h200[part]["rows"]]
     near = sum(abs(row["error"]) <= 0.3 for row in last)
     right = sum(row["limit_is_right"] for row in last)
-    assert f"{near} of {len(last)} were within 30 %, and the limit was right for {right}." in page
+    assert f"five sets {near} of {len(last)} were within 30 %" in page
+    assert f"and the limit was right for {right}." in page
+    newest = h200["twelfth"]["summary"]
+    assert f"all 48 times were within {100 * newest['worst']:.0f} % of an H200's" in page
+    assert f"half within {100 * newest['median']:.0f} %" in page
+    assert f"nine of ten within {100 * newest['p90']:.0f} %" in page
     for part in time_model.LATER:
         one = h200[part]["summary"]
         errors = f"| {100 * one['median']:.1f} % | {100 * one['p90']:.0f} % "
         errors += f"| {100 * one['worst']:.0f} % | {one['kendall_tau']:.2f} "
         errors += f"| {100 * one['right_limits']:.0f} % |"
         assert f"| {part} | {one['count'] // 2} {errors}" in page
-    rows = [row for part in time_model.AGAIN.values() for row in h200[part]["rows"]]
+    again = [part for part in time_model.AGAIN.values() if part in h200]  # of all but the newest
+    rows = [row for part in again for row in h200[part]["rows"]]
     words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight")
     far = words[sum(abs(row["error"]) > 0.3 for row in rows)]
     assert f"{far} of the {len(rows)} corrected times" in page

@@ -192,6 +192,26 @@ def test_no_more_blocks_run_where_they_are_long(monkeypatch):
     assert asked_for.notes[0] == "1 of 256 blocks were run and stand for all"
 
 
+@pytest.mark.parametrize("kind", ["float", "unsigned long long", "int"])
+def test_lanes_that_add_to_one_word_of_shared_memory_take_turns(kind):
+    """32 turns of a warp, each of some instructions; integers are added by one instruction."""
+    kernel = f"""extern "C" __global__ void add(const int* at, {kind}* out) {{
+        __shared__ {kind} sums[32];
+        sums[threadIdx.x] = 0;
+        __syncthreads();
+        atomicAdd(&sums[at[threadIdx.x]], ({kind})threadIdx.x);
+        __syncthreads();
+        out[threadIdx.x] = sums[threadIdx.x]; }}"""
+    issued = []
+    for at in (np.arange(32), np.zeros(32)):
+        with observe(Time("h200")) as seen:
+            arrays = at.astype(np.int32), np.zeros(32, {"float": "f4", "int": "i4"}.get(kind, "u8"))
+            RawKernel(kernel, "add", backend="simulator")((1,), (32,), arrays)
+        issued.append(seen.launches[0].machine_instructions)
+    apart, together = issued
+    assert together == apart if kind == "int" else together > apart + 31 * 4
+
+
 @pytest.mark.parametrize(
     ("steps", "more"),
     [

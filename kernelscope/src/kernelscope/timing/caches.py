@@ -258,8 +258,12 @@ class HotLines:
 
     def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int, floats: bool) -> None:
         """Accesses of one instruction. lanes: (lanes,) of the chunk; address: of each."""
-        place, warp, meeting = _meetings(lanes, address)
-        sector = place // SECTOR_BYTES
+        address, warp = address.astype(np.int64), lanes.astype(np.int64) // 32
+        order = np.lexsort((address, warp))
+        address, warp = address[order], warp[order]
+        first = starts_of(address, warp)
+        meeting = np.diff(first, append=address.size)
+        sector, warp = address[first] // SECTOR_BYTES, warp[first]
         first = starts_of(sector, warp)
         operations = np.maximum.reduceat(meeting, first)
         block = self.first_block + 32 * warp[first] // block_lanes
@@ -302,21 +306,6 @@ class HotLines:
         in_turn = times * (self.operation_ns * operations)
         in_turn = np.where(of_floats > 0, times * (self.float_ns * of_floats), in_turn)
         return float(max(self.operation_ns * hottest, in_turn.max())), float(count)
-
-
-def _meetings(lanes: np.ndarray, address: np.ndarray) -> tuple[np.ndarray, ...]:
-    """(addresses, warps, lanes) of each address that a warp has: how many of its lanes have it."""
-    address, warp = address.astype(np.int64), lanes.astype(np.int64) // 32
-    order = np.lexsort((address, warp))
-    address, warp = address[order], warp[order]
-    first = starts_of(address, warp)
-    return address[first], warp[first], np.diff(first, append=address.size)
-
-
-def turns_of(lanes: np.ndarray, address: np.ndarray) -> int:
-    """Return how many lanes have one address, at most in a warp, summed over warps."""
-    _, warp, meeting = _meetings(lanes, address)
-    return int(np.maximum.reduceat(meeting, starts_of(warp)).sum())
 
 
 def lookups_of(rows: np.ndarray, size: int) -> int:

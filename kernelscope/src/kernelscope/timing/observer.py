@@ -24,10 +24,9 @@ from .caches import (
     SectorStreams,
     lookups_of,
     starts_of,
-    turns_of,
 )
 from .estimate import estimated
-from .executions import BlockPlace, PtxCounts, has_slow_path, swaps
+from .executions import BlockPlace, PtxCounts, has_slow_path
 from .gpus import GpuConstants, gpu
 from .machine_code import Segment, loops_of, machine_code, numbers_of, predecessors
 from .model import Prediction, predict
@@ -199,10 +198,6 @@ class Time(Counters):
 
     def _shared(self, row, access, address, lanes, requests: int) -> None:
         super()._shared(row, access, address, lanes, requests)
-        if access.kind == "atomic" and swaps(row.instruction):
-            row.counts["swap_turns"] += turns_of(Lanes(lanes).rows(address, 32), address.size)
-        if access.kind == "atomic" and swaps(row.instruction):
-            row.counts["swap_turns"] += turns_of(lanes, address)
         if access.kind == "atomic" and access.block is not None:
             holder = access.block if access.valid is None else access.block[access.valid]
             far = holder != lanes // self._first_lanes if holder.size == lanes.size else []

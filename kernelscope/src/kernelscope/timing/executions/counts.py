@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ptx.syntax import Instruction
 from ..machine_code import codes
-from .kinds import KINDS, has_slow_path
+from .kinds import KINDS, bits_of, has_slow_path, swaps
 
 _WAYS = {"ld": "load", "st": "store", "atom": "atomic", "red": "atomic"}
 
@@ -93,7 +93,10 @@ class PtxCounts:
         """How often warps execute such instructions of machine code for it."""
         if self.kind == "tensor":
             return self.counts["tensor_instructions"]
-        return self.counts["swap_turns"] or self.executions
+        if self.kind == "shared atomic" and swaps(self.instruction):
+            parts = max(1, bits_of(self.instruction) // 32)  # of a warp, one after another
+            return max(self.executions, self.counts["shared_atomic_wavefronts"] // parts)
+        return self.executions
 
 
 def loads_of(segments, counted: Iterable[PtxCounts]) -> dict[int, PtxCounts]:
