@@ -18,6 +18,17 @@ MOST_SECTORS = 1 << 20  # of a launch's sequences
 # bank that each adds (exclusive or): what 32 lines took on an H200, of 48 choices of them.
 _OF_BIT = (1, 2, 1, 2, 3, 1, 2, 3, 2, 1, 2, 1, 3, 1, 3, 2, 1, 3, 2, 3, 1)
 _TAG_BANKS = 4
+
+
+def _banks(of_bit: tuple[int, ...]) -> np.ndarray:
+    """The bank of each number of so many bits."""
+    found = np.zeros(1, np.int64)
+    for adds in of_bit:
+        found = np.concatenate([found, found ^ adds])
+    return found
+
+
+_BANK_OF = (0, _banks(_OF_BIT[:11])), (11, _banks(_OF_BIT[11:]))  # of a number shifted by as much
 NEAR = 8  # loads of a warp that are so close keep what they share
 MOST_PARTS = 256  # until they are merged
 SLICED_LINES = 8  # of two slices of L2, by turns
@@ -316,10 +327,8 @@ def lookups_of(rows: np.ndarray, size: int) -> int:
     of a warp, and count elsewhere.
     """
     line, new = _distinct(rows >> np.uint64(7))
-    bank = np.zeros(line.shape, np.int64)
-    for bit, adds in enumerate(_OF_BIT):
-        bank ^= (line >> bit & 1) * adds
-    clocks = _fullest(bank, new, _TAG_BANKS)
+    low, high = (table[line >> shift & table.size - 1] for shift, table in _BANK_OF)
+    clocks = _fullest(low ^ high, new, _TAG_BANKS)
     if size <= 4:
         word, new = _distinct(rows >> np.uint64(2))
         clocks = np.maximum(clocks, _fullest(word % 32, new, 32))

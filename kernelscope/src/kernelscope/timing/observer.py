@@ -91,7 +91,7 @@ class Time(Counters):
             return None  # clusters whose blocks do not follow each other
         size = max(1, self.most_blocks // GROUPS // x)  # of a group, in clusters of x
         groups = max(1, min(GROUPS, self.most_blocks // (size * x)))
-        chosen = _spread_blocks(launch.grid[0], total, x, size, groups)
+        chosen = list(_spread_blocks(launch.grid[0], total, x, size, groups))
         if groups == GROUPS and total > MORE * self.most_blocks:
             taken = sorted(chosen, key=lambda part: part.start)
             for part in _spread_blocks(launch.grid[0], total, x, size, (MORE - 1) * GROUPS):
@@ -373,7 +373,8 @@ class Time(Counters):
         return found
 
 
-def _spread_blocks(row: int, total: int, x: int, size: int, groups: int) -> list[range]:
+@lru_cache(maxsize=64)
+def _spread_blocks(row: int, total: int, x: int, size: int, groups: int) -> tuple[range, ...]:
     """Groups of `size` clusters of x blocks, one in each of so many equal parts of a grid of
     `total` blocks, each at another place of its part and of its row. Any few lie far apart.
     """
@@ -388,7 +389,7 @@ def _spread_blocks(row: int, total: int, x: int, size: int, groups: int) -> list
             far += abs(places * x % row / row - of_row)
         starts[number] = x * int(places[far.argmin()])
     order = sorted(starts, key=lambda number: GOLDEN[0] * number % 1)
-    return [range(starts[at], starts[at] + size * x) for at in order]
+    return tuple(range(starts[at], starts[at] + size * x) for at in order)
 
 
 def _never_ran(launch: Launch, ran: set[int], blocks: dict[int, BlockPlace]) -> list[PtxCounts]:
