@@ -123,15 +123,19 @@ def machine_code(launch: Launch, arch: str) -> MachineCode | None:
 
 @lru_cache(maxsize=64)  # a kernel is often launched again
 def _read(cubin: bytes, text: str, kernel: str, source: SourceModule) -> MachineCode | None:
-    from elftools.elf.elffile import ELFFile  # only here: importing it takes time
-
-    elf = ELFFile(BytesIO(cubin))
-    ptx = elf.get_section_by_name(_PTX_SECTION)
+    ptx = _elf(cubin).get_section_by_name(_PTX_SECTION)
     if ptx is None:
         return None
     origins = _origins(ptx.data().decode().replace("\0", "\n"), source)
     code = parse(text, kernel, origins)
-    return MachineCode(cubin_registers(elf).get(kernel, 0), tuple(code)) if code else None
+    return MachineCode(cubin_registers(cubin).get(kernel, 0), tuple(code)) if code else None
+
+
+def _elf(cubin: bytes):
+    """The sections of a cubin."""
+    from elftools.elf.elffile import ELFFile  # only here: importing it takes time
+
+    return ELFFile(BytesIO(cubin))
 
 
 @lru_cache(maxsize=64)
@@ -219,8 +223,9 @@ def _disassemble(program: str, cubin: bytes, options: tuple[str, ...]) -> str:
     return done.stdout
 
 
-def cubin_registers(elf) -> dict[str, int]:
+def cubin_registers(cubin: bytes) -> dict[str, int]:
     """Return kernel -> registers of a thread, of those of which the cubin says it."""
+    elf = _elf(cubin)
     symbols, info = elf.get_section_by_name(".symtab"), elf.get_section_by_name(".nv.info")
     if symbols is None or info is None:
         return {}
