@@ -217,14 +217,14 @@ def test_code_that_never_ran_does_not_run():
 
 
 @pytest.mark.parametrize("most", [system.MOST_UNKNOWNS, 1])
-def test_a_branch_that_all_warps_take_alike(monkeypatch, most):
+def test_code_with_very_many_segments(monkeypatch, most):
     """Also in code with more edges than are solved for, where each instruction counts by itself."""
     monkeypatch.setattr(system, "MOST_UNKNOWNS", most)
-    segments = branch(BODY) + [segment([("EXIT", -1)], [])]
+    segments = [*branch(BODY), segment([("EXIT", -1)], [])]
     segments[2] = segment([("LDG", 5), ("LDG", 6)], [3])
-    counted = [ptx("bra.uni", 0, 100), *arithmetic((1, 2, 3, 4), 100, 2)]
+    counted = [ptx("bra.uni", 0, 100), *arithmetic((1, 2, 3, 4), 60, 2)]
     counted += [ptx(LOAD, n, 100, 3) for n in (5, 6)]
-    assert runs(segments, counted) == pytest.approx([100, 100, 100, 100], rel=0.01)
+    assert runs(segments, counted) == pytest.approx([100, 60, 100, 100], rel=0.02)
 
 
 @pytest.mark.parametrize("fused", [False, True])

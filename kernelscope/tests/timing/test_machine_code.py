@@ -195,8 +195,34 @@ def test_machine_code_knows_its_ptx(more):
     assert accesses == [("LDG", "ld.global.f32"), ("STG", "st.global.f32")]
     ways = {one.opcode for name, one in own if name in ("CALL", "MUFU")}
     assert ways == {"div.s64", "div.u32"}  # which are on one line, and of one source statement
-    assert all(
-        code.line == launch.source.own_line(by_number[code.origin])
-        for _, code in made
-        if code.origin >= 0
-    )
+    stored = next(code for _, code in made if code.name == "STG")
+    assert stored.line == 1 + text.splitlines().index("        out[i] = x; }")
+    first = next(code for _, code in made if code.origin >= 0 and code.name == "LDG")
+    assert first.line == 1 + text.splitlines().index("        float x = in[i];")
+
+
+def test_instructions_on_one_line_of_ptx_are_told_apart():
+    """Two loads and a store of one statement of assembly, again in each of two copies."""
+    rows = ["LDG R1, [R2]", "LDG R3, [R2+0x100]", "IADD3 R2, R2, 0x1, RZ", "STG [R4], R1"]
+    text = '\n.text.f:\n//## File ".nv_debug_ptx_txt", line 7\n'
+    for at, row in enumerate(2 * rows + ["EXIT"]):
+        text += f"    /*{16 * at:04x}*/   {row} ; /* 0x{0:016x} */\n    /* 0x{0:016x} */\n"
+    origins = {7: [(3, 5, "ld.global.f32"), (4, 5, "ld.global.f32"), (5, 5, "st.global.f32")]}
+    ((code, *_),) = ([one.code] for one in parse(text, "f", origins))
+    assert [one.origin for one in code[:8]] == 2 * [3, 4, -1, 5]
+    assert {one.line for one in code} == {5}
+
+
+def test_a_function_that_is_called_is_named_in_a_note():
+    text = """__device__ __noinline__ float far(const float* in, int n) {
+        float sum = 0.0f;
+        for (int i = 0; i < n; ++i) sum += in[i * n];
+        return sum; }
+    extern "C" __global__ void f(float* out, const float* in, int n) {
+        out[threadIdx.x] = CALL; }"""
+    for call, notes in (("far(in, n) + far(out, n)", 1), ("in[n]", 0)):
+        kernel = RawKernel(text.replace("CALL", call), "f", backend="simulator")
+        with observe(Time("h200")) as seen:
+            kernel((1,), (32,), (np.zeros(99, "f"), np.ones(99, "f"), 3))
+        found = seen.launches[0].notes
+        assert found == ("what far does is left out: it is called, not inlined",) * notes

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from kernelscope import RawKernel, RawModule, observe
+from kernelscope import Counters, RawKernel, RawModule, observe
 from kernelscope.timing import Time, caches, observer
 from kernelscope.timing.executions import executions
 from kernelscope.timing.gpus import gpu
@@ -232,6 +232,21 @@ def test_more_blocks_run_where_their_work_differs(steps, more):
     ran = int(note.split()[0])
     assert note == f"{ran} of 512 blocks were run and stand for all"
     assert 64 < ran <= observer.MORE * 64 if more else ran == 64
+
+
+def test_blocks_keep_their_numbers_beside_another_observer():
+    """Observers that choose different blocks see all of them, in the order of the grid."""
+    kernel = """extern "C" __global__ void step(int* out) {
+        int at = threadIdx.x;
+        for (int i = 0; i < (blockIdx.x < 8 ? 200 : 1); ++i) at = at * 5 + 3;
+        out[blockIdx.x * 32 + threadIdx.x] = at; }"""
+
+    def predicted(*others):
+        with observe(Time("h200", blocks=64 if others else None), *others) as seen:
+            RawKernel(kernel, "step", backend="simulator")((512,), (32,), (np.zeros(16384, "i"),))
+        return (seen[0] if others else seen).launches[0].us
+
+    assert predicted(Counters()) == predicted()
 
 
 def test_pieces_by_themselves():

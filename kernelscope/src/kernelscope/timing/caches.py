@@ -15,7 +15,8 @@ import numpy as np
 LINE_SECTORS, PIECE_SECTORS, SECTOR_BYTES = 4, 2, 32  # a piece: what DRAM moves at a time
 MOST_SECTORS = 1 << 20  # of a launch's sequences
 # L1 looks up lines in four banks at a time. By the bits of a line's number, the lowest first, the
-# bank that each adds (exclusive or): what 32 lines took on an H200, of 48 choices of them.
+# bank that each adds (exclusive or): what 32 lines took on an H200, in 22 choices of them, and for
+# each bit from the ninth on in four.
 _OF_BIT = (1, 2, 1, 2, 3, 1, 2, 3, 2, 1, 2, 1, 3, 1, 3, 2, 1, 3, 2, 3, 1)
 _TAG_BANKS = 4
 
@@ -29,7 +30,7 @@ def _banks(of_bit: tuple[int, ...]) -> np.ndarray:
 
 
 _BANK_OF = (0, _banks(_OF_BIT[:11])), (11, _banks(_OF_BIT[11:]))  # of a number shifted by as much
-NEAR = 8  # loads of a warp that are so close keep what they share
+NEAR = 8  # loads of a block that are so close keep what they share
 MOST_PARTS = 256  # until they are merged
 SLICED_LINES = 8  # of two slices of L2, by turns
 
@@ -210,7 +211,8 @@ class _Stream:
     """The loads of one block. sectors: of all, one load after another, so many of each; near: those
     that the block has just touched, by one of the NEAR loads before in the same straight code. A
     warp issues these one right behind the other, where the simulator has all warps of a block do
-    the first of them before the next.
+    the first of them before the next; that another warp of the block may have touched them is left
+    as it is.
     """
 
     def __init__(self, loads: list[_Request]):

@@ -14,14 +14,13 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections import defaultdict
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import lru_cache
 from io import BytesIO
-
-import numpy as np
 
 from ..compile import compile_cubin, keep, kept_path, read_kept
 from ..errors import BackendError, CompileError, CompilerFailedError, CompilerMissingError
@@ -47,6 +46,17 @@ _ENDS = ("EXIT", "RET", *_JUMPS)
 _COMPUTES = ("FADD", "FMUL", "FFMA", "MUFU")
 _STORES = ("STG", "ST", "RED", "REDG", "ATOM", "ATOMG")
 NO_SCOREBOARD = 7
+MOST_APART = 2000  # instructions between those that two PTX functions begin and end with
+# Machine instruction -> roots of PTX opcodes, to tell several of one line apart.
+_WAYS = {
+    **dict.fromkeys(("LDG", "LD", "LDS", "LDL"), ("ld",)),
+    **dict.fromkeys(("STG", "ST", "STS", "STL"), ("st",)),
+    **dict.fromkeys(("ATOM", "ATOMG", "ATOMS", "RED", "REDG"), ("atom", "red")),
+    **dict.fromkeys(("HMMA", "IMMA", "DMMA", "QGMMA", "HGMMA", "IGMMA"), ("mma", "wgmma", "wmma")),
+    "LDSM": ("ldmatrix",), "STSM": ("stmatrix",), "LDGSTS": ("cp",), "SHFL": ("shfl",),
+    "BAR": ("bar", "barrier"), "MUFU": ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh"),
+    **dict.fromkeys(("FFMA", "DFMA", "HFMA2"), ("fma",)),
+}  # fmt: skip
 _REGISTER = re.compile(r"[-|~!]*R(\d+)(\.reuse)?")
 ONE_REGISTER_OPERANDS = frozenset(
     "FFMA FADD FMUL IMAD IADD3 LOP3 SHF LEA ISETP FSETP FMNMX SEL FSEL PRMT HFMA2 HADD2".split()
@@ -101,10 +111,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """A kernel as ptxas made it. registers: of a thread."""
+    """A kernel as ptxas made it. registers: of a thread; calls: functions that it calls, whose code
+    is not among the segments.
+    """
 
     registers: int
     segments: tuple[Segment, ...]
+    calls: tuple[str, ...] = ()
 
 
 def machine_code(launch: Launch, arch: str) -> MachineCode | None:
@@ -128,7 +141,12 @@ def _read(cubin: bytes, text: str, kernel: str, source: SourceModule) -> Machine
         return None
     origins = _origins(ptx.data().decode().replace("\0", "\n"), source)
     code = parse(text, kernel, origins)
-    return MachineCode(cubin_registers(cubin).get(kernel, 0), tuple(code)) if code else None
+    if not code:
+        return None
+    aims = [one.target.split("$") for _, one in codes(code) if one.name == "CALL"]
+    others = source.module.functions.keys() - {kernel}
+    calls = tuple(dict.fromkeys(name for aim in aims for name in aim if name in others))
+    return MachineCode(cubin_registers(cubin).get(kernel, 0), tuple(code), calls)
 
 
 def _elf(cubin: bytes):
@@ -145,33 +163,46 @@ def numbers_of(source: SourceModule) -> dict[int, int]:
     return {id(one): number for number, one in enumerate(every)}
 
 
-def _origins(text: str, source: SourceModule) -> dict[int, tuple[int, int]]:
-    """Line of a cubin's own PTX -> (number of the instruction of the source's PTX, its line).
+Origins = dict[int, list[tuple[int, int, str]]]
+
+
+def _origins(text: str, source: SourceModule) -> Origins:
+    """Line of a cubin's own PTX -> [(number of the instruction of the source's PTX, its line, its
+    opcode), ...]: inline assembly may have several instructions on a line.
 
     Both are made of one source. Where the architectures for which they were made change a
     function, its instructions are those that both have in one order.
     """
-    ends = np.array([at for at, letter in enumerate(text) if letter == "\n"])
-    numbers, found = numbers_of(source), {}
+    ends = [place.start() for place in re.finditer("\n", text)]
+    numbers, found = numbers_of(source), defaultdict(list)
     for name, function in parsed(text).functions.items():
         own = source.module.functions.get(name)
         for theirs, one in _alike(function.body, own.body) if own else ():
-            line = int(np.searchsorted(ends, theirs.start)) + 1
-            found[line] = numbers[id(one)], source.own_line(one)
+            line = bisect_left(ends, theirs.start) + 1
+            found[line].append((numbers[id(one)], source.own_line(one), one.opcode))
     return found
 
 
 def _alike(some: list[Instruction], others: list[Instruction]) -> list[tuple]:
     """Pairs of two lists, by their opcodes, in the order of both."""
-    both = [[one.opcode for one in body] for body in (some, others)]
-    if both[0] == both[1]:
-        return list(zip(some, others, strict=True))
-    matcher = SequenceMatcher(None, *both, autojunk=False)
-    return [
-        (some[first + at], others[second + at])
-        for first, second, count in matcher.get_matching_blocks()
-        for at in range(count)
-    ]
+    begin = _begin_alike(some, others)
+    end = _begin_alike(some[begin:][::-1], others[begin:][::-1])
+    found = list(zip(some[:begin], others, strict=False))
+    between = some[begin : len(some) - end], others[begin : len(others) - end]
+    if max(map(len, between)) <= MOST_APART:
+        matcher = SequenceMatcher(
+            None, *([one.opcode for one in body] for body in between), autojunk=False
+        )
+        for first, second, count in matcher.get_matching_blocks():
+            found += [(between[0][first + at], between[1][second + at]) for at in range(count)]
+    return found + list(zip(some[len(some) - end :], others[len(others) - end :], strict=True))
+
+
+def _begin_alike(some: list[Instruction], others: list[Instruction]) -> int:
+    """How many instructions from the first on have the same opcodes."""
+    pairs = enumerate(zip(some, others, strict=False))
+    least = min(len(some), len(others))
+    return next((at for at, (one, other) in pairs if one.opcode != other.opcode), least)
 
 
 def nvdisasm() -> str:
@@ -237,9 +268,9 @@ def cubin_registers(cubin: bytes) -> dict[str, int]:
     return found
 
 
-def parse(text: str, kernel: str, origins: dict[int, tuple[int, int]]) -> list[Segment]:
-    """Return the segments of a kernel in nvdisasm's text; origins: line of its PTX -> (number of
-    the instruction, line of the source).
+def parse(text: str, kernel: str, origins: Origins) -> list[Segment]:
+    """Return the segments of a kernel in nvdisasm's text; origins: line of its PTX -> instructions
+    of the PTX there, of which a machine instruction is one of its own kind, by turns.
     """
     begin = text.find(f"\n.text.{kernel}:\n")
     if begin < 0:
@@ -247,17 +278,30 @@ def parse(text: str, kernel: str, origins: dict[int, tuple[int, int]]) -> list[S
     end = text.find("//-----", begin)
     labels: dict[str, int] = {}
     code: list[Code] = []
-    origin, high = (-1, 0), None
+    here: list[tuple[int, int, str]] = []
+    turns: Counter[tuple[int, str]] = Counter()
     for row in text[begin : end if end > 0 else None].splitlines():
         if place := _PLACE.search(row):
-            origin = origins.get(int(place[1]), (-1, 0))
+            here = origins.get(int(place[1]), [])
         elif found := _CODE.match(row):
-            code.append(_instruction(found, *origin))
+            code.append(_instruction(found, *_one_of(here, found[3].split(".")[0], turns)))
         elif high := _MORE.match(row):
             _schedule(code[-1], int(high[1], 16))
         elif label := _LABEL.match(row):
             labels[label[1]] = len(code)
     return _segments(code, labels)
+
+
+def _one_of(here: list[tuple[int, int, str]], name: str, turns: Counter) -> tuple[int, int]:
+    """(Number, line) of the PTX instruction that a machine instruction is made of."""
+    if len(here) <= 1:
+        return here[0][:2] if here else (-1, 0)
+    way = _WAYS.get(name)
+    fits = [one for one in here if way and one[2].split(".")[0] in way]
+    if not fits:
+        return -1, here[0][1]
+    turns[fits[0][0], name] += 1
+    return fits[(turns[fits[0][0], name] - 1) % len(fits)][:2]
 
 
 def _instruction(found: re.Match, origin: int, line: int) -> Code:

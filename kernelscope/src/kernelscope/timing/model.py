@@ -19,8 +19,8 @@ DEALING_CLOCKS = 1.17  # a block: 67,584 empty blocks of 32 threads on an H200
 # copy, in which Nsight Compute shows that fabric at 91 % of its peak and DRAM at 81 %.
 FABRIC = 0.54
 SHARPNESS = 3.2  # of the maximum: two equal bounds together take 2 ** (1 / 3.2) of one
-# ... where all blocks run at once and the longest takes less than so many microseconds: they begin
-# and end together, and less overlaps. From the errors of small launches.
+# ... where all blocks run at once and the longest takes less than so many microseconds. From the
+# errors of small launches; that less overlaps where blocks begin and end together is a hypothesis.
 SHORT, SHORT_US = 2.0, 6.0
 # On an SM. Chains of 256 multiply-adds between barriers: 2, 4, 6 and 8 warps of a scheduler took
 # 1.10, 1.32, 1.48 and 1.35 times the longer of chain and issue on an H200; it gives 1.09 to 1.33.

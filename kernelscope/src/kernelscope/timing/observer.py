@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..events import InstructionEvent, Launch, MachineView
+from ..ptx.demangle import demangle
 from ..ptx.registers import followers
 from ..ptx.source_module import SourceModule
 from ..ptx.syntax import Function, Instruction
@@ -28,7 +29,7 @@ from .caches import (
 from .estimate import estimated
 from .executions import BlockPlace, PtxCounts, has_slow_path
 from .gpus import GpuConstants, gpu
-from .machine_code import Segment, loops_of, machine_code, numbers_of, predecessors
+from .machine_code import Segment, loops_of, machine_code, numbers_of
 from .model import Prediction, predict
 from .report import text
 from .traffic import Reuse, reused_bytes
@@ -59,8 +60,9 @@ class Time(Counters):
     seen.total_us; seen.launches[0].limit; print(seen)
 
     gpu: "h200", "h100", another of `names()`, a JSON file of measure-gpu, or GpuConstants.
-    blocks: run at most about so many blocks of each launch, in GROUPS places of the grid, and take
-    them for all; the kernel's arrays then lack the rest. None: run all of them.
+    blocks: run about so many blocks of each launch, in GROUPS places of the grid, up to MORE times
+    as many where their work differs, and take them for all; the kernel's arrays then lack the rest.
+    None: run all of them.
     Everything of Counters is there too, of the blocks that ran.
 
     Raises:
@@ -141,12 +143,14 @@ class Time(Counters):
         # Executions of each instruction, by its id: by all warps of a block, by single ones.
         self._by_all: Counter[int] = Counter()
         self._by_warp = defaultdict(lambda: np.zeros(launch.warps, np.int64))
+        self._numbers: list[np.ndarray] = []  # of the blocks that ran
         self._work_of_warps: list[np.ndarray] = []
 
     def chunk_started(self, machine: MachineView) -> None:
         super().chunk_started(machine)
         self._hot.first_block = self._stored.first_block = machine.first_block
         self._ran += machine.block_count
+        self._numbers.append(machine.first_block + np.arange(machine.block_count))
         self._first_lanes = 32 * machine.warps_per_block
         self._streams.begin()
         self._common = 0
@@ -159,7 +163,7 @@ class Time(Counters):
 
     def instruction(self, event: InstructionEvent) -> None:
         super().instruction(event)
-        self._stretch += event.instruction.index <= self._at  # a loop, or another function
+        self._stretch += event.instruction.index <= self._at  # a loop goes back
         self._at = event.instruction.index
         lanes, of_block = self._cut(event.lanes), self._first_lanes // 32
         if lanes.full and lanes.size == 32 * self._of_warp.size:
@@ -273,6 +277,8 @@ class Time(Counters):
         if machine is None:
             machine = estimated(launch)
             notes.append("no machine code here: instructions and registers are guessed from PTX")
+        for function in machine.calls:
+            notes.append(f"what {demangle(function)} does is left out: it is called, not inlined")
         resident = resident_blocks(self.gpu, launch.warps, machine.registers, launch.shared_bytes)
         resident = min(resident, -(-blocks // self.gpu.sms))
         reuse = self._reuse(launch, scale)
@@ -299,15 +305,12 @@ class Time(Counters):
 
     def _work_of_blocks(self) -> tuple[np.ndarray, np.ndarray]:
         """((blocks, warps) instructions of the blocks that ran, their numbers), ascending."""
-        work = np.concatenate(self._work_of_warps)
-        numbers = np.concatenate([np.arange(one.start, one.stop) for one in self._chosen])
-        order = np.argsort(numbers[: len(work)])
-        return work[order], numbers[order]
+        numbers = np.concatenate(self._numbers[: len(self._work_of_warps)])
+        order = np.argsort(numbers)
+        return np.concatenate(self._work_of_warps)[order], numbers[order]
 
     def _unevenness(self, launch: Launch, blocks: int, resident: int) -> Unevenness:
         work, numbers = self._work_of_blocks()
-        if len(numbers) != len(work):  # a launch that ended early
-            return Unevenness()
         return unevenness(numbers, work.sum(1), work.max(1), blocks, self.gpu.sms, resident)
 
     def _reuse(self, launch: Launch, scale: float) -> Reuse:
@@ -454,15 +457,12 @@ def basic_blocks(source: SourceModule) -> dict[int, BlockPlace]:
                 starts.add(instruction.index + 1)
         flow = _flow(blocks, function)
         loops = sorted(loops_of(flow), key=lambda one: len(one.body)) if flow else []
-        before = predecessors(flow)
         for at, block in enumerate(blocks):
-            leading = before[at]
             above = [up for one in loops if one.header == at for up in one.above[:1]]
             place = BlockPlace(
                 number + 1 + at,
                 tuple(number + 1 + one.header for one in loops if at in one.body),
                 number + 1 + above[0] if above else 0,
-                number + 1 + leading[0] if len(leading) == 1 else 0,
             )
             found |= {id(instruction): place for instruction in block}
         number += len(blocks)

@@ -36,7 +36,8 @@ def add_prediction(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=64,
         metavar="N",
-        help="run about so many blocks of the grid, which stand for all (default 64)",
+        help="run about so many blocks of the grid, which stand for all, or up to four times as "
+        "many where their work differs (default 64)",
     )
 
 

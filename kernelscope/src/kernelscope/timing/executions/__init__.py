@@ -1,12 +1,13 @@
 """How often each segment of machine code ran, from what the simulator counted of its PTX.
 
 A cubin says of which PTX instruction each machine instruction is made. The counts of the segments
-are the numbers >= 0 that execute loads, stores, multiply-adds and so on as often as the simulator
-counted them, by which as many warps enter a segment as leave it, and which need the fewest
-instructions. Arithmetic joins them too, with less weight: ptxas leaves out, moves and repeats some.
+are the numbers >= 0 that execute loads and stores as often as the simulator counted them, by which
+as many warps enter a segment as leave it, and which need the fewest instructions. Arithmetic joins
+them too, with less weight: ptxas leaves out, moves and repeats some.
 
-kinds has the kinds of instructions in both, counts those of the PTX, anchors the equations of both;
-system adds those of the flow between segments and has them solved by least_squares.
+kinds has the kinds of instructions in both, counts those of the PTX, copies what each segment has
+of them, anchors the equations of both; system adds those of the flow between segments and has them
+solved by least_squares.
 """
 
 from .counts import BlockPlace, PtxCounts, loads_of

@@ -7,13 +7,14 @@ from itertools import combinations
 
 import numpy as np
 
-from ..machine_code import Code, Segment
+from ..machine_code import Code, Segment, codes
 from .copies import SegmentCopies
 from .counts import PtxCounts
 from .kinds import KINDS, has_slow_path, is_long
 
 # Weights: of arithmetic, of which ptxas leaves out, moves and repeats some, from so many
-# instructions on; of much of it that is one machine instruction each; of loads and so on 1.
+# instructions on; of two and more alike that are one machine instruction each; of loads, stores
+# and atomics 1.
 LIGHT, _ENOUGH, FIRM = 0.3, 4, 0.5
 
 
@@ -37,8 +38,8 @@ class Anchors:
 def anchors_of(segments: Sequence[Segment], copies: SegmentCopies) -> Anchors:
     """Return the equations of a kernel.
 
-    Loads, stores, multiply-adds and others that are one machine instruction count as they are. Of
-    arithmetic those rows of a segment's home count that several instructions have.
+    Loads, stores and atomics count most, then what else is one machine instruction. Of arithmetic,
+    of which these are too, those rows of a segment's home count more that several have.
     """
     rows = _kinds(segments, copies) + _arithmetic(len(segments), copies)
     rows += [(row, times, False, 1.0) for row, times in _slow_paths(segments, copies)]
@@ -105,6 +106,10 @@ def _arithmetic(size: int, copies: SegmentCopies) -> list[_Row]:
     for at in range(size):
         for number, count in copies.of(at).items():
             places[number][at] = count
+    alike_in = {
+        (block, own): all(copies.are_alike(block, *two) for two in combinations(own, 2))
+        for block, own in {(copies.known[n].place.block, tuple(own)) for n, own in places.items()}
+    }
     alike: Counter = Counter()
     for number, own in places.items():
         one = copies.known[number]
@@ -113,7 +118,7 @@ def _arithmetic(size: int, copies: SegmentCopies) -> list[_Row]:
             continue
         if any(count != copies.steps[at] for at, count in own.items()):
             continue
-        if not all(copies.are_alike(block, *two) for two in combinations(own, 2)):
+        if not alike_in[block, tuple(own)]:
             continue
         least = any(block in lesser[at] or number in copies.guarded[at] for at in own)
         alike[tuple(own.items()), copies.runs[block], least] += 1
@@ -127,20 +132,19 @@ def _arithmetic(size: int, copies: SegmentCopies) -> list[_Row]:
 
 def _slow_paths(segments, copies: SegmentCopies) -> list[tuple[np.ndarray, float]]:
     """((segments,) calls of slow paths, how often warps call them) of each instruction."""
-    found = []
-    for number, one in copies.known.items():
-        if has_slow_path(one.instruction.opcode):
-            calls = [sum(c.name == "CALL" and c.origin == number for c in s.code) for s in segments]
-            if any(calls):
-                found.append((np.array(calls), float(one.counts["slow_paths"])))
-    return found
+    calls: defaultdict[int, np.ndarray] = defaultdict(lambda: np.zeros(len(segments)))
+    for at, code in codes(segments):
+        one = copies.known.get(code.origin)
+        if code.name == "CALL" and one is not None and has_slow_path(one.instruction.opcode):
+            calls[code.origin][at] += 1
+    return [(row, float(copies.known[n].counts["slow_paths"])) for n, row in calls.items()]
 
 
-def by_line(count: int, anchors: Anchors, warps: int) -> np.ndarray:
+def by_own_anchors(count: int, anchors: Anchors, warps: int) -> np.ndarray:
     """Executions of code with very many segments: each by its own anchors, else once a warp."""
-    rows, wanted = anchors.rows, anchors.wanted
-    if not len(rows):
+    if not len(anchors.rows):
         return np.full(count, float(warps))
-    each = wanted / np.maximum(rows.sum(1), 1)
+    each = anchors.wanted / np.maximum(anchors.rows.sum(1), 1)
+    rows = anchors.rows * anchors.weight[:, None]
     share = rows.sum(0)
-    return np.where(share > 0, (rows * each[:, None]).sum(0) / np.maximum(share, 1), warps)
+    return np.where(share > 0, (rows * each[:, None]).sum(0) / np.maximum(share, 1e-9), warps)

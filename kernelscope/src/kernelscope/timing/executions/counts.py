@@ -18,14 +18,12 @@ _WAYS = {"ld": "load", "st": "store", "atom": "atomic", "red": "atomic"}
 class BlockPlace:
     """Where a PTX instruction stands. block: number of its basic block, from 1; loops: the blocks
     that head the loops around it, the innermost first; above: of a block that heads a loop, the
-    nearest block outside that every way to it passes, 0 for none; before: the only block that leads
-    to it, 0 for none or several.
+    nearest block outside that every way to it passes, 0 for none.
     """
 
     block: int = 0
     loops: tuple[int, ...] = ()
     above: int = 0
-    before: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class PtxCounts:
     requests that wait for any; first_bytes: of the pieces of DRAM that it touches before any other,
     None: not followed; touching: share of its requests that do; lost_bytes: that it loads again
     when L2 has lost them; losing: share of its requests that do; of_warps: (warps of a block,)
-    executions, summed over blocks.
+    executions, summed over blocks; origin: its number among the PTX instructions of its module.
     """
 
     instruction: Instruction

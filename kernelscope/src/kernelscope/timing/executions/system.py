@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..machine_code import NaturalLoop, Segment, dominators, loops_of
-from .anchors import Anchors, anchors_of, by_line
+from .anchors import Anchors, anchors_of, by_own_anchors
 from .copies import SegmentCopies
 from .counts import PtxCounts
 from .least_squares import nonnegative
@@ -31,11 +31,11 @@ def executions(
     copies = SegmentCopies(segments, counted, depth)
     anchors = anchors_of(segments, copies)
     if len(edges) > MOST_UNKNOWNS:
-        return by_line(len(segments), anchors, warps), {}
+        return by_own_anchors(len(segments), anchors, warps), {}
     system = _System(segments, edges, anchors, loops, warps)
     found = system.solve()
     for suspect in system.suspects(found)[:MOST_SUSPECTS]:
-        found = system.without([suspect], found)
+        found = system.without(suspect, found)
     edge_counts = {edge: float(count) for edge, count in zip(edges, found, strict=True)}
     return system.entered @ found, edge_counts
 
@@ -118,14 +118,12 @@ class _System:
             size = np.maximum(self.entered @ found, 1e-3 * self.warps)
         return found
 
-    def without(self, left_out: list[int], found: np.ndarray, worse: float = _HARDLY) -> np.ndarray:
-        """Return the counts with some segments never entered, or `found` if these fit worse."""
-        if not left_out:
-            return found
+    def without(self, segment: int, found: np.ndarray) -> np.ndarray:
+        """Return the counts with a segment never entered, or `found` if these fit worse."""
         allowed = self.allowed.copy()
-        self.allowed[[end in left_out for _, end in self.edges]] = False
+        self.allowed[[end == segment for _, end in self.edges]] = False
         other = self.solve(found)
-        if self.error(other) > self.error(found) + worse:
+        if self.error(other) > self.error(found) + _HARDLY:
             self.allowed = allowed
             return found
         return other
