@@ -21,6 +21,8 @@ from kernelscope.timing.model import (
     NAMES,
     WAITS,
     predict,
+    sharpness_of,
+    smooth_max,
     units_together,
 )
 from kernelscope.timing.traffic import copy_bytes
@@ -494,3 +496,9 @@ def test_a_file_that_is_not_there_or_none_of_measure_gpu_is_named(tmp_path):
     (tmp_path / "empty.json").write_text('{"gpu": {}}')
     with pytest.raises(InputError, match="empty.json is no file of measure-gpu.*'constants'"):
         gpu(str(tmp_path / "empty.json"))
+
+
+def test_more_work_takes_no_less_time():
+    """The bounds of a launch of one round, both as long, through what is short."""
+    longer = [smooth_max(us, us, sharpness=sharpness_of(us)) for us in np.arange(1, 12, 0.25)]
+    assert (np.diff(longer) > 0).all() and longer[0] == pytest.approx(2**0.5)

@@ -1,10 +1,15 @@
 """Blocks and warps of unequal work: when the last of them is done."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from kernelscope import RawKernel, observe
+from kernelscope.ptx.syntax import Instruction
 from kernelscope.timing import Time
-from kernelscope.timing.uneven import Unevenness, unevenness
+from kernelscope.timing.executions import PtxCounts
+from kernelscope.timing.machine_code import Code, Segment
+from kernelscope.timing.uneven import Unevenness, longest_warps, unevenness
 
 
 def of(work, sms=4, resident=2, blocks=None):
@@ -79,3 +84,21 @@ def test_warps_that_are_long_by_turns_add_up():
     more = "if (threadIdx.x < 32) for (int i = 0; i < steps; ++i) sum = next[sum];"
     before, both = latency("threadIdx.x >= 224"), latency("threadIdx.x >= 224", more)
     assert both > 1.4 * before
+
+
+@pytest.mark.parametrize(("guarded", "called"), [(False, False), (True, False), (False, True)])
+def test_what_one_warp_alone_runs_elsewhere_does_not_make_it_longer(guarded, called):
+    """Three instructions that all warps run, and one that ptxas has moved out of a loop of the last
+    warp, that has a predicate, or is of a slow path.
+    """
+    times = [np.full(4, 10)] * 3 + [np.array([0, 0, 0, 4 if guarded or called else 4000])]
+    counted = [
+        PtxCounts(Instruction("xor.b32", ()), 1, 40, Counter(), False, of_warps=each, origin=at)
+        for at, each in enumerate(times)
+    ]
+    code = [Code("LOP3", (), "", False, 1, 1, 7, 7, 0, "", origin=at) for at in range(4)]
+    code[3].guarded, code[3].called = guarded, called
+    chain, _ = longest_warps((Segment(code, []),), ({1: 100.0},), counted)
+    assert chain == ({1: 100.0},)
+    once, _ = longest_warps((Segment(code[:3], []),), ({1: 100.0},), counted[:2])
+    assert once == chain

@@ -19,9 +19,10 @@ DEALING_CLOCKS = 1.17  # a block: 67,584 empty blocks of 32 threads on an H200
 # copy, in which Nsight Compute shows that fabric at 91 % of its peak and DRAM at 81 %.
 FABRIC = 0.54
 SHARPNESS = 3.2  # of the maximum: two equal bounds together take 2 ** (1 / 3.2) of one
-# ... where all blocks run at once and the longest takes less than so many microseconds. From the
-# errors of small launches; that less overlaps where blocks begin and end together is a hypothesis.
-SHORT, SHORT_US = 2.0, 6.0
+# ... where all blocks run at once and the longest takes less than the first of so many
+# microseconds, and in proportion up to the second. From the errors of small launches; that less
+# overlaps where blocks begin and end together is a hypothesis.
+SHORT, SHORT_US = 2.0, (5.0, 8.0)
 # On an SM. Chains of 256 multiply-adds between barriers: 2, 4, 6 and 8 warps of a scheduler took
 # 1.10, 1.32, 1.48 and 1.35 times the longer of chain and issue on an H200; it gives 1.09 to 1.33.
 SM_SHARPNESS = 2.0
@@ -295,6 +296,11 @@ def bounds_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> dict[
     return found
 
 
+def sharpness_of(longest_us: float) -> float:
+    """Return how sharply L2, DRAM and an SM overlap in a launch of one round."""
+    return float(np.interp(longest_us, SHORT_US, (SHORT, SHARPNESS)))
+
+
 def _kept(by_line: dict[int, float], without: int | None) -> float:
     return sum(amount for line, amount in by_line.items() if line != without)
 
@@ -310,7 +316,7 @@ def time_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> float:
         for sending in (True, False)
     )
     most, resident = _most_blocks(work, gpu)
-    short = most <= resident and max(on_sm, in_l2, dram) < SHORT_US
-    both = partial(smooth_max, sharpness=SHORT if short else SHARPNESS)
+    sharpness = sharpness_of(max(on_sm, in_l2, dram)) if most <= resident else SHARPNESS
+    both = partial(smooth_max, sharpness=sharpness)
     body = max(both(on_sm, dram), both(alone, in_l2, dram))
     return float(gpu.launch_us + smooth_max(first * us_of_clock + body, dealing_us(work, gpu)))

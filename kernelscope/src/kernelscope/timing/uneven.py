@@ -16,6 +16,7 @@ from .executions import PtxCounts
 from .machine_code import Segment
 
 MOST_BLOCKS = 16384  # of more, unequal ones even out
+_FAR_MORE = 4.0  # times the median of a segment's instructions
 LEAST = 0.02  # standard deviation over mean: below, all are taken as equal
 
 
@@ -120,10 +121,17 @@ def longest_warps(
 
 
 def _share(segment: Segment, of_warps: dict[int, np.ndarray]) -> np.ndarray | float:
-    """How often each warp runs a segment, over the mean. What is guarded is issued by all warps."""
-    own = [of_warps[c.origin] for c in segment.code if not c.guarded and c.origin in of_warps]
-    total = sum(own)
-    return total / total.mean() if own and np.any(total) else 1.0
+    """How often each warp runs a segment, over the mean. What is guarded is issued by all warps;
+    what runs far more often than others, ptxas has moved out of a loop.
+    """
+    own = [
+        of_warps[code.origin]
+        for code in segment.code
+        if code.origin in of_warps and not (code.guarded or code.called)
+    ]
+    most = _FAR_MORE * np.median([one.sum() for one in own]) if own else 0.0
+    total = sum(one for one in own if one.sum() <= most)
+    return total / total.mean() if np.any(total) else 1.0
 
 
 def _between_barriers(segments: tuple[Segment, ...]) -> list[int]:
