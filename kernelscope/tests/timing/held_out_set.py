@@ -22,6 +22,7 @@ PARTS = (
     "_tenth",
     "_eleventh",
     "_twelfth",
+    "_thirteenth",
 )
 NAMES = tuple("held_out" + part for part in PARTS)
 FOLDERS = {name: Path(__file__).with_name(name) for name in NAMES}
