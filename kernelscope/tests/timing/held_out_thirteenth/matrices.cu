@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(256) dsyrk_lower_tile(
 // The gradient of the scores of attention: scale p (dp - sum(p dp)), halves, rows of 512 keys. A
 // warp takes a row, a lane two times eight numbers.
 extern "C" __global__ void softmax_backward_half(
-    const uint4* __restrict__ p, const uint4* __restrict__ dp, uint4* __restrict__ ds, int rows,
+    const __half* __restrict__ p, const __half* __restrict__ dp, __half* __restrict__ ds, int rows,
     float scale)
 {
     const int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
@@ -138,7 +138,8 @@ extern "C" __global__ void softmax_backward_half(
     float dot = 0.0f;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const uint4 packed_v = p[start + 32 * i], packed_g = dp[start + 32 * i];
+        const uint4 packed_v = reinterpret_cast<const uint4*>(p)[start + 32 * i];
+        const uint4 packed_g = reinterpret_cast<const uint4*>(dp)[start + 32 * i];
         const __half2* halves_v = reinterpret_cast<const __half2*>(&packed_v);
         const __half2* halves_g = reinterpret_cast<const __half2*>(&packed_g);
 #pragma unroll
@@ -158,16 +159,16 @@ extern "C" __global__ void softmax_backward_half(
         for (int j = 0; j < 4; ++j)
             to[j] = __floats2half2_rn(scale * v[4 * i + j].x * (g[4 * i + j].x - dot),
                                       scale * v[4 * i + j].y * (g[4 * i + j].y - dot));
-        ds[start + 32 * i] = out;
+        reinterpret_cast<uint4*>(ds)[start + 32 * i] = out;
     }
 }
 
 // Attention over a shared prefix and over the rest, as one: outputs (tokens, heads, 128) of halves
 // are weighed by their log-sums (heads, tokens). A thread takes eight numbers.
 extern "C" __global__ void merge_attention_states(
-    const uint4* __restrict__ prefix, const float* __restrict__ prefix_lse,
-    const uint4* __restrict__ suffix, const float* __restrict__ suffix_lse,
-    uint4* __restrict__ out, float* __restrict__ out_lse, int tokens, int heads)
+    const __half* __restrict__ prefix, const float* __restrict__ prefix_lse,
+    const __half* __restrict__ suffix, const float* __restrict__ suffix_lse,
+    __half* __restrict__ out, float* __restrict__ out_lse, int tokens, int heads)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= tokens * heads * 16) return;
@@ -175,7 +176,8 @@ extern "C" __global__ void merge_attention_states(
     const float p = prefix_lse[head * tokens + token], s = suffix_lse[head * tokens + token];
     const float most = fmaxf(p, s), of_p = expf(p - most), of_s = expf(s - most);
     const float sum = of_p + of_s, weight_p = of_p / sum, weight_s = of_s / sum;
-    const uint4 packed_p = prefix[i], packed_s = suffix[i];
+    const uint4 packed_p = reinterpret_cast<const uint4*>(prefix)[i];
+    const uint4 packed_s = reinterpret_cast<const uint4*>(suffix)[i];
     const __half2* v = reinterpret_cast<const __half2*>(&packed_p);
     const __half2* w = reinterpret_cast<const __half2*>(&packed_s);
     uint4 packed;
@@ -186,6 +188,6 @@ extern "C" __global__ void merge_attention_states(
         to[j] = __floats2half2_rn(weight_p * x.x + weight_s * y.x,
                                   weight_p * x.y + weight_s * y.y);
     }
-    out[i] = packed;
+    reinterpret_cast<uint4*>(out)[i] = packed;
     if (i % 16 == 0) out_lse[head * tokens + token] = logf(sum) + most;
 }

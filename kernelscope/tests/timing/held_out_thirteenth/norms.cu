@@ -12,11 +12,13 @@ __device__ __forceinline__ float gelu_slope(float x)
 
 // dx = dy times the slope of GELU (by tanh) at x, bfloat16. A thread takes eight numbers.
 extern "C" __global__ void gelu_tanh_backward_bf16(
-    const uint4* __restrict__ x, const uint4* __restrict__ dy, uint4* __restrict__ dx, int eights)
+    const __nv_bfloat16* __restrict__ x, const __nv_bfloat16* __restrict__ dy,
+    __nv_bfloat16* __restrict__ dx, int eights)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= eights) return;
-    const uint4 packed_x = x[i], packed_dy = dy[i];
+    const uint4 packed_x = reinterpret_cast<const uint4*>(x)[i];
+    const uint4 packed_dy = reinterpret_cast<const uint4*>(dy)[i];
     uint4 out;
     const __nv_bfloat162* v = reinterpret_cast<const __nv_bfloat162*>(&packed_x);
     const __nv_bfloat162* g = reinterpret_cast<const __nv_bfloat162*>(&packed_dy);
@@ -26,7 +28,7 @@ extern "C" __global__ void gelu_tanh_backward_bf16(
         const float2 p = __bfloat1622float2(v[j]), q = __bfloat1622float2(g[j]);
         to[j] = __floats2bfloat162_rn(q.x * gelu_slope(p.x), q.y * gelu_slope(p.y));
     }
-    dx[i] = out;
+    reinterpret_cast<uint4*>(dx)[i] = out;
 }
 
 __device__ __forceinline__ float warp_sum(float v)
