@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tenth_expected
 import third_expected
+import thirteenth_expected
 import twelfth_expected
 from held_out_set import FOLDERS, NAMES, at_shape, held_out
 
@@ -19,6 +20,7 @@ EXPECTED = {
     "held_out_tenth": tenth_expected.EXPECTED,
     "held_out_eleventh": eleventh_expected.EXPECTED,
     "held_out_twelfth": twelfth_expected.EXPECTED,
+    "held_out_thirteenth": thirteenth_expected.EXPECTED,
 }
 TIMES = {
     "held_out_third": 80,
@@ -27,6 +29,7 @@ TIMES = {
     "held_out_tenth": 48,
     "held_out_eleventh": 48,
     "held_out_twelfth": 48,
+    "held_out_thirteenth": 48,
 }
 IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; rows are sorted here
 KERNELS = [(folder, name) for folder, kernels in EXPECTED.items() for name in sorted(kernels)]
