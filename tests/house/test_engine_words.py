@@ -20,6 +20,7 @@ _SETS = {
     "tenth": ["networks.cu"],
     "eleventh": ["layers.cu", "products.cu"],
     "twelfth": ["layers.cu", "products.cu"],
+    "thirteenth": ["matrices.cu"],
 }
 # The names that variables of the environment had before; the name of another simulator.
 ALIASES = {

@@ -538,6 +538,8 @@ class TimeModelRecord(RecordStamp):
     eleventh_corrected: NotRequired[TimeModelPart]
     twelfth: NotRequired[TimeModelPart]
     twelfth_corrected: NotRequired[TimeModelPart]
+    thirteenth: NotRequired[TimeModelPart]
+    thirteenth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
