@@ -13,6 +13,7 @@ from .executions import (
     bits_of_code,
     executions,
     loads_of,
+    of_one_kind,
 )
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode, codes
@@ -215,9 +216,8 @@ def corrections(segments, counts: np.ndarray, counted: list[PtxCounts]) -> dict:
     """
     known = {one.origin: one for one in counted if one.kind and not one.merged}
     found: Counter = Counter()
-    for at, code in codes(segments):
-        if code.origin in known and KINDS.get(code.name) == known[code.origin].kind:
-            found[code.origin] += counts[at]
+    for at, code, _ in of_one_kind(segments, known):
+        found[code.origin] += counts[at]
     return {
         (number, known[number].kind): min(1.0, known[number].machine_instructions / n)
         for number, n in found.items()

@@ -10,6 +10,6 @@ of them, anchors the equations of both; system adds those of the flow between se
 solved by least_squares.
 """
 
-from .counts import BlockPlace, PtxCounts, loads_of
+from .counts import BlockPlace, PtxCounts, loads_of, of_one_kind
 from .kinds import KINDS, bits_of, bits_of_code, has_slow_path, swaps
 from .system import executions

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ...ptx.syntax import Instruction
-from ..machine_code import codes
+from ..machine_code import Code, codes
 from .kinds import KINDS, bits_of, has_slow_path, swaps
 
 _WAYS = {"ld": "load", "st": "store", "atom": "atomic", "red": "atomic"}
@@ -100,8 +100,14 @@ class PtxCounts:
 def loads_of(segments, counted: Iterable[PtxCounts]) -> dict[int, PtxCounts]:
     """Machine loads of global memory, by their ids -> the load of the PTX that each is."""
     known = {one.origin: one for one in counted if one.kind in ("global load", "async copy")}
-    return {
-        id(code): known[code.origin]
-        for _, code in codes(segments)
-        if code.origin in known and KINDS.get(code.name) == known[code.origin].kind
-    }
+    return {id(code): one for _, code, one in of_one_kind(segments, known)}
+
+
+def of_one_kind(segments, known: dict[int, PtxCounts]) -> Iterable[tuple[int, Code, PtxCounts]]:
+    """Every machine instruction, with its segment, that is of the kind of the PTX instruction that
+    it is made of. known: by the numbers of PTX instructions.
+    """
+    for at, code in codes(segments):
+        one = known.get(code.origin)
+        if one is not None and KINDS.get(code.name) == one.kind:
+            yield at, code, one
