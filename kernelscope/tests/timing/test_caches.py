@@ -99,6 +99,19 @@ def test_lines_are_looked_up_in_four_banks(lines, clocks):
     assert lookups_of(np.stack([address, address]), 4) == 2 * clocks
 
 
+@pytest.mark.parametrize(("bit", "same"), [(9, 1), (12, 3), (15, 2), (20, 1)])
+@pytest.mark.parametrize("bank", range(4))
+def test_higher_bits_choose_the_bank_too(bit, same, bank):
+    """16 lines of a bank and 16 far away, of one that only their lowest nine bits say: an H200 took
+    32 clocks where this bit makes them meet, else 16.
+    """
+    by_low = [(x & 181).bit_count() % 2 + 2 * ((x & 474).bit_count() % 2) for x in range(512)]
+    near = [x for x in range(512) if by_low[x] == 0][:16]
+    far = [x + (1 << bit) for x in range(512) if by_low[x] == bank][:16]
+    address = (128 * np.array(near + far) + 4 * (np.arange(32) % 8)).astype(np.uint64)
+    assert lookups_of(address[None], 4) == (32 if bank == same else 16)
+
+
 def test_words_of_one_bank_are_read_one_after_another():
     """Four lines, and eight words: of the lanes on a word each has another line."""
     address = (128 * (np.arange(32) // 8) + 4 * (np.arange(32) % 8)).astype(np.uint64)
