@@ -2,7 +2,7 @@
 
 import pytest
 from kernelscope.compile import CompileError, compile_cubin, compile_ptx, kept, nvrtc
-from kernelscope.timing import machine_code
+from kernelscope.timing.machine_code import cubin as machine_code
 
 SOURCE = 'extern "C" __global__ void k(float* x) { x[0] = VALUE; }'
 OPTIONS = ("-DVALUE=3.0f",)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from kernelscope.timing.caches import (
     LINE_SECTORS,
-    HotLines,
     SectorStreams,
     hits,
     lookups_of,
@@ -161,43 +160,6 @@ def test_blocks_side_by_side_push_each_other_out():
     assert streams.misses(160, resident=4)[1] == (128.0, 0.5)
 
 
-def test_atomics_on_one_address_follow_each_other():
-    """A warp has an operation for a sector, and for each lane on one address; they add up."""
-    hot = HotLines(1.0, 0.0)
-    lanes = np.arange(64)
-    hot.add(lanes, np.where(lanes < 32, 0, 4 * lanes).astype(np.uint64), 64, floats=False)
-    assert hot.most(10.0, 96)[0] == 32 + 4 / 96  # of one block: the others have their own
-    hot.first_block = 1
-    hot.add(lanes, np.zeros(64, np.uint64), 64, floats=False)
-    assert hot.most(10.0, 96)[0] == 10 * 96 + 4 / 96
-
-
-def test_lines_go_to_two_slices_by_turns():
-    """Eight lines, each of four sectors, are sixteen operations of each slice; those of the next
-    eight may be in any slice.
-    """
-    hot, lanes = HotLines(1.0, 0.0), np.arange(256)
-    hot.add(lanes, (4 * lanes).astype(np.uint64), 256, floats=False)
-    assert hot.most(1.0, 96) == (16 + 16 / 96, 2)
-    hot.add(lanes, (1024 + 4 * lanes).astype(np.uint64), 256, floats=False)
-    assert hot.most(1.0, 96) == (16 + 48 / 96, 4)
-    assert hot.most(10.0, 96)[1] == 40  # each block has its own
-    assert HotLines(1.0, 0.0).most(1.0, 96) == (0.0, np.inf)
-
-
-def test_sums_of_floats_wait_for_each_other_on_a_sector():
-    """Eight words of one sector, four lanes on each, then every word of a line."""
-    hot, lanes = HotLines(1.0, 3.0), np.arange(32)
-    hot.add(lanes, (4 * (lanes % 8)).astype(np.uint64), 32, floats=True)
-    assert hot.most(1.0, 96)[0] == 4 * 3
-    integers = HotLines(1.0, 3.0)
-    integers.add(lanes, (4 * (lanes % 8)).astype(np.uint64), 32, floats=False)
-    assert integers.most(1.0, 96)[0] == 4
-    line = HotLines(1.0, 3.0)
-    line.add(lanes, (4 * lanes).astype(np.uint64), 32, floats=True)
-    assert line.most(1.0, 96)[0] == 4  # four sectors, side by side
-
-
 def test_blocks_find_what_blocks_before_them_have_left():
     """Four blocks read one table: where two run at a time, the later two find it in L1."""
     streams = SectorStreams()
@@ -230,13 +192,32 @@ def test_pieces_are_touched_first_by_one_load():
     assert streams.first_touches() == {1: (2.0, 0.5), 2: (0.0, 0.0)}
 
 
-def test_neighbours_that_share_a_sector_do_not_stand_for_all():
-    """Stores of a group of four blocks on one sector; then a block far away does the same."""
-    hot, lanes = HotLines(1.0, 0.0, group=4), np.arange(32)
-    for block in (0, 1, 100, 101):
-        hot.first_block = block
-        hot.add(lanes, np.full(32, 32 * block // 4, np.uint64), 32, floats=False)
-    assert hot.most(10.0, 96)[0] == 4 * 32  # of two sectors of one slice
-    hot.first_block = 500
-    hot.add(lanes, np.zeros(32, np.uint64), 32, floats=False)
-    assert hot.most(10.0, 96)[0] == 10 * 3 * 32 + 2 * 32
+def streams_of(blocks, pieces_of_block):
+    """Sequences of blocks, each of loads of so many pieces of 64 bytes."""
+    streams = SectorStreams()
+    for block in range(blocks):
+        streams.begin()
+        for piece in pieces_of_block(block):
+            streams.add(1, np.array([64 * piece], np.uint64))
+    return streams
+
+
+def test_pieces_that_blocks_load_at_any_time():
+    """200 random ones of 4,000: the chance that another block has a piece, and two times of it."""
+    rng = np.random.default_rng(3)
+    streams = streams_of(16, lambda _: rng.choice(4000, 200, replace=False))
+    ((loaded, chance, apart),) = streams.shared([(0, 64 * 4000)])
+    assert 0.7 * 64 * 200 < loaded <= 64 * 200  # but for those that three and more have
+    assert chance == pytest.approx(200 / 4000, rel=0.2)
+    assert apart == pytest.approx(6**-0.5, rel=0.15)  # of two times from 0 to 1
+
+
+def test_pieces_that_blocks_load_at_one_time():
+    """All begin with a table of ten pieces; of a row of 90 two blocks have the first half."""
+    rows = {0: range(1000, 1090), 1: [*range(1000, 1045), *range(2000, 2045)]}
+    streams = streams_of(
+        4, lambda at: [*range(10), *rows.get(at, range(9000 * at, 9000 * at + 90))]
+    )
+    table, row, nothing = streams.shared([(0, 640), (64_000, 64_000), (1 << 24, 64)])
+    assert table == nothing == (0.0, 0.0, 0.0)
+    assert row == (64 * 135 / 4, 2 * 45 / 45 / 3, 0.0)

@@ -9,8 +9,8 @@ from kernelscope.timing.executions import (
     BlockPlace,
     PtxCounts,
     executions,
+    is_swap,
     loads_of,
-    swaps,
     system,
 )
 from kernelscope.timing.executions.least_squares import nonnegative
@@ -242,16 +242,15 @@ def test_a_product_and_a_sum_are_one_instruction_or_two(fused):
 )
 def test_lanes_that_add_in_shared_memory_take_turns(kind, turns):
     """ptxas makes a loop of ATOMS.CAS for floats and for 64 bits."""
-    waves = 1400 if kind.endswith("64") else 700  # half a warp at a time
-    one = ptx(f"atom.shared.add.{kind}", 1, 100, 2, shared_atomic_wavefronts=waves)
-    assert swaps(one.instruction) == turns
+    one = ptx(f"atom.shared.add.{kind}", 1, 100, 2, swaps=700)
+    assert is_swap(one.instruction) == turns
     inside = [("LDS", 1), ("FADD", 1), ("ATOMS", 1)]
     found = runs(loop([("S2R", 0)], inside), [ptx("mov.u32", 0, 100), one])
     assert found == pytest.approx([100, 700 if turns else 100, 100], rel=0.02)
 
 
 def test_words_of_64_bits_are_swapped_or_compared_by_one_instruction():
-    assert not any(swaps(Instruction(f"atom.shared.{way}.b64", ())) for way in ("cas", "exch"))
+    assert not any(is_swap(Instruction(f"atom.shared.{way}.b64", ())) for way in ("cas", "exch"))
 
 
 @pytest.mark.parametrize("calls", [0, 70])

@@ -9,14 +9,14 @@ from kernelscope.timing.machine_code import (
     NO_SCOREBOARD,
     Code,
     Segment,
-    _count_bank_conflicts,
-    _mark_fences,
     codes,
+    loops_of,
     machine_code,
     numbers_of,
     parse,
 )
-from kernelscope.timing.schedule import _BRANCH_FAR, _BRANCH_NEAR, walk
+from kernelscope.timing.machine_code.segments import _count_bank_conflicts, _mark_fences
+from kernelscope.timing.schedule import _BRANCH_FAR, _BRANCH_NEAR, Latency, walk
 from kernelscope.timing.work import products
 
 
@@ -55,13 +55,23 @@ def test_requests_of_a_warp_queue():
     segments = (Segment([*loads, code("FADD", waits=0b11)]),)
 
     def clocks(passes):
-        def of_loads(number):
-            return lambda one: number if one.name == "LDG" else 0.0
+        def of_loads(one):
+            return passes if one.name == "LDG" else 0.0
 
-        return walk(segments, {}, of_loads(100.0), of_loads(passes))
+        return walk(segments, {}, lambda _: Latency(100.0), of_loads)
 
     assert clocks(1.0).clocks[0] == 1 + 100 + 1
     assert clocks(32.0).clocks[0] == 32 + 100 + 1
+
+
+@pytest.mark.parametrize("loads", [1, 2, 4])
+@pytest.mark.parametrize(("waiting", "longer"), [(0.25, 0.0), (0.5, 0.25), (1.0, 0.5)])
+def test_a_warp_waits_for_the_last_of_its_loads(loads, waiting, longer):
+    """Each takes 200 clocks more at times, at some of these 300 besides, as if by itself."""
+    segments = (Segment([code("LDG", sets=0)] * loads + [code("FADD", waits=1)]),)
+    found = walk(segments, {}, lambda _: Latency(30.0, waiting, 200.0, longer, 300.0), lambda _: 0)
+    expected = 200 * (1 - (1 - waiting) ** loads) + 300 * (1 - (1 - longer) ** loads)
+    assert found.clocks[0] == pytest.approx(30 + loads + expected, rel=0.05)
 
 
 @pytest.mark.parametrize("length", [20, 200])
@@ -71,7 +81,7 @@ def test_a_branch_takes_longer_in_long_code(length):
     loop = Segment([*steps, code("BRA")], [2, 1])
     segments = Segment([code("S2R")], [1]), loop, Segment([code("EXIT")])
     edges = {(0, 1): 1.0, (1, 1): 9.0, (1, 2): 1.0}
-    found = walk(segments, edges, lambda one: 0.0, lambda one: 0.0)
+    found = walk(segments, edges, lambda one: Latency(0.0), lambda one: 0.0)
     on, back = _BRANCH_NEAR if length == 20 else _BRANCH_FAR
     assert found.clocks[1] == pytest.approx(length + 1 + 0.9 * back + 0.1 * on, rel=0.01)
     assert sum(found.by_line[1].values()) == pytest.approx(found.clocks[1])
@@ -213,16 +223,62 @@ def test_instructions_on_one_line_of_ptx_are_told_apart():
     assert {one.line for one in code} == {5}
 
 
-def test_a_function_that_is_called_is_named_in_a_note():
-    text = """__device__ __noinline__ float far(const float* in, int n) {
+def segments_of_rows(rows, labels, functions):
+    text = "\n.text.f:\n"
+    for at, row in enumerate(rows):
+        text += f"{labels[at]}:\n" if at in labels else ""
+        text += f"    /*{16 * at:04x}*/   {row} ; /* 0x{0:016x} */\n    /* 0x{0:016x} */\n"
+    return parse(text, "f", {}, frozenset(functions))
+
+
+def test_a_function_stands_in_the_place_of_each_call():
+    """Of two calls, the second in a loop; far calls near. No path leads from one call to another's
+    end, so that no loop is there but the kernel's own.
+    """
+    rows = ["CALL.REL.NOINC `($f$far)", "CALL.REL.NOINC `($f$far)", "@P0 BRA `(.L_x_1)", "EXIT"]
+    rows += ["FADD R1, R2, R3", "@P0 BRA `(.L_x_2)", "CALL.REL.NOINC `($f$near)", "MOV R1, R2"]
+    rows += ["RET R4", "FMUL R1, R2, R3", "RET R6"]
+    labels = {1: ".L_x_1", 4: "$f$far", 7: ".L_x_2", 9: "$f$near"}
+    segments = segments_of_rows(rows, labels, ("far", "near"))
+    names = [[one.name for one in segment.code] for segment in segments]
+    far = [["FADD", "BRA"], ["CALL"], ["FMUL", "RET"], ["MOV", "RET"]]
+    assert names == [["CALL"], *far, ["CALL"], *far, ["BRA"], ["EXIT"]]
+    begin = [[1], [2, 4], [3], [4], [5], [6]]
+    assert [one.follows for one in segments] == [*begin, [7, 9], [8], [9], [10], [11, 5], []]
+    assert [one.header for one in loops_of(tuple(segments))] == [5]
+    assert len({id(one) for _, one in codes(segments)}) == 18
+
+
+def test_a_function_that_calls_itself_is_there_once():
+    rows = ["CALL.REL.NOINC `($f$far)", "EXIT", "@P0 RET R4", "CALL.REL.NOINC `($f$far)", "RET R4"]
+    segments = segments_of_rows(rows, {2: "$f$far"}, ("far",))
+    assert [one.follows for one in segments] == [[1], [2, 4], [3], [4], []]
+    assert [one.target for _, one in codes(segments) if one.name == "CALL"] == ["", "$f$far"]
+
+
+def test_what_is_called_counts_as_what_is_inlined():
+    text = """__device__ INLINED float far(const float* in, int n) {
         float sum = 0.0f;
         for (int i = 0; i < n; ++i) sum += in[i * n];
         return sum; }
     extern "C" __global__ void f(float* out, const float* in, int n) {
-        out[threadIdx.x] = CALL; }"""
-    for call, notes in (("far(in, n) + far(out, n)", 1), ("in[n]", 0)):
-        kernel = RawKernel(text.replace("CALL", call), "f", backend="simulator")
+        out[threadIdx.x] = far(in, n) + far(in + 1, 2 * n); }"""
+
+    def predicted(how):
+        kernel = RawKernel(text.replace("INLINED", how), "f", backend="simulator")
         with observe(Time("h200")) as seen:
-            kernel((1,), (32,), (np.zeros(99, "f"), np.ones(99, "f"), 3))
-        found = seen.launches[0].notes
-        assert found == ("what far does is left out: it is called, not inlined",) * notes
+            kernel((1,), (32,), (np.zeros(9999, "f"), np.ones(9999, "f"), 40))
+        assert seen.launches[0].notes == ()
+        return seen.launches[0].machine_instructions
+
+    assert predicted("__noinline__") == pytest.approx(predicted("__forceinline__"), rel=0.3)
+
+
+def test_a_function_that_calls_itself_is_named_in_a_note():
+    text = """__device__ __noinline__ int far(int n) { return n < 2 ? n : far(n - 1) + far(n - 2); }
+    extern "C" __global__ void f(int* out, int n) { out[threadIdx.x] = far(n); }"""
+    kernel = RawKernel(text, "f", backend="simulator")
+    with observe(Time("h200")) as seen:
+        kernel((1,), (32,), (np.zeros(32, "i"), 5))
+    found = seen.launches[0].notes
+    assert found == ("what far does is left out: it is called, not inlined",)

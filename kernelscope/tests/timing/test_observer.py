@@ -254,8 +254,8 @@ def test_pieces_by_themselves():
     touched = TouchedBytes([(0, 1 << 14), (1 << 20, 1 << 21)])
     places = np.array([0, 4096, 4160, 8192, 8224, (1 << 20) + 320, (1 << 20) + 324], np.uint64)
     touched.touch(1, "read", places, 4)
-    assert touched.aligned_pieces("read", 64, 16) == [(1 << 14, 4, 1), (1 << 20, 1, 1)]
-    assert touched.aligned_pieces("read", 64, 1) == [(1 << 14, 4, 3), (1 << 20, 1, 1)]
+    assert touched.aligned_pieces("read", 64, 16) == [(0, 1 << 14, 4, 1), (1 << 20, 1 << 20, 1, 1)]
+    assert touched.aligned_pieces("read", 64, 1) == [(0, 1 << 14, 4, 3), (1 << 20, 1 << 20, 1, 1)]
     assert touched.aligned_pieces("written", 64, 16) == []
 
 
@@ -306,8 +306,8 @@ def test_blocks_that_did_not_run_touch_no_more_of_an_array_than_it_has():
 def test_an_array_that_begins_inside_a_piece():
     touched = TouchedBytes([(4096 + 40, 4096 + 200)])
     touched.touch(1, "read", np.array([4136, 4160, 4292], np.uint64), 4)
-    assert touched.aligned_pieces("read", 64, 1) == [(176, 3, 3)]
-    assert touched.aligned_pieces("read", 64, 16) == [(176, 3, 0)]
+    assert touched.aligned_pieces("read", 64, 1) == [(4128, 176, 3, 3)]
+    assert touched.aligned_pieces("read", 64, 16) == [(4128, 176, 3, 0)]
 
 
 @pytest.mark.parametrize("trips", [7, 31, 33, 63, 127])

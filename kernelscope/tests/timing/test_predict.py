@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from kernelscope.cli import main
 from kernelscope.errors import BackendError
-from kernelscope.timing import machine_code, model
+from kernelscope.timing import model
+from kernelscope.timing.machine_code import cubin
 from kernelscope.timing.report import text
 
 KERNELSCOPE = Path(__file__).parents[2]
@@ -108,7 +109,7 @@ def test_without_nvdisasm_the_answer_says_so(predict, monkeypatch):
     us = []
     for missing in (False, True):
         if missing:
-            monkeypatch.setattr(machine_code, "disassembled", _missing)
+            monkeypatch.setattr(cubin, "disassembled", _missing)
         _, said = predict("--blocks", "16")
         assert ("guessed from PTX" in said.out) == missing
         us.append(float(re.search(r"H200: ([\d.]+) us", said.out)[1]))

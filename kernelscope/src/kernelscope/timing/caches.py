@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 LINE_SECTORS, PIECE_SECTORS, SECTOR_BYTES = 4, 2, 32  # a piece: what DRAM moves at a time
+PIECE_BYTES = PIECE_SECTORS * SECTOR_BYTES
 MOST_SECTORS = 1 << 20  # of a launch's sequences
 # L1 looks up lines in four banks at a time. By the bits of a line's number, the lowest first, the
 # bank that each adds (exclusive or): what 32 lines took on an H200, in 22 choices of them, and for
@@ -31,8 +32,6 @@ def _banks(of_bit: tuple[int, ...]) -> np.ndarray:
 
 _BANK_OF = (0, _banks(_OF_BIT[:11])), (11, _banks(_OF_BIT[11:]))  # of a number shifted by as much
 NEAR = 8  # loads of a block that are so close keep what they share
-MOST_PARTS = 256  # until they are merged
-SLICED_LINES = 8  # of two slices of L2, by turns
 
 
 @dataclass(frozen=True)
@@ -117,6 +116,28 @@ class SectorStreams:
         if self.left > 0 or key not in self._first:
             return 1.0
         return min(1.0, self._first[key][0] / len(self.streams) / requests)
+
+    def shared(self, stretches: list[tuple[int, int]]) -> list[tuple[float, float, float]]:
+        """Return of each stretch of memory, (first byte, bytes): (bytes of the pieces that a block
+        loads and one other at most, the chance that another given block loads one of them, how far
+        apart both do, in shares of a block's loads).
+        """
+        blocks = len(self.streams)
+        found = [np.unique(one.sectors // PIECE_SECTORS, return_index=True) for one in self.streams]
+        when = [at / one.sectors.size for (_, at), one in zip(found, self.streams, strict=True)]
+        pieces, when = (np.concatenate([[], *of_all]) for of_all in ([p for p, _ in found], when))
+        pieces, at, meeting = np.unique(pieces, return_inverse=True, return_counts=True)
+        apart = 2 * np.bincount(at, when**2) - np.bincount(at, when) ** 2  # of two: squared
+        result = []
+        for first, size in stretches:
+            ends = np.array([first, first + size]) / PIECE_BYTES
+            own = slice(*np.searchsorted(pieces, ends))
+            once, twice = (int(np.count_nonzero(meeting[own] == n)) for n in (1, 2))
+            chance = 2 * twice / max(once, 1) / max(1, blocks - 1)
+            far = apart[own][meeting[own] == 2].mean() if twice else 0.0
+            loaded = PIECE_BYTES * (once + 2 * twice) / max(1, blocks)
+            result.append((loaded, chance, float(np.sqrt(max(far, 0.0)))))
+        return result
 
     @property
     def own_share(self) -> float:
@@ -253,72 +274,6 @@ class _Together:
         of_request[self._order] = absent
         sums = np.add.reduceat(of_request, np.cumsum(self._sizes) - self._sizes).tolist()
         return [(*who, count) for who, count in zip(self._whose, sums, strict=True)]
-
-
-class HotLines:
-    """Atomics, or stores, of a launch that meet in L2. first_block: number of the chunk's first;
-    group: so many blocks are neighbours; others that meet stand for all.
-
-    What warps ask of a sector is done one after another: an operation, or more where lanes want one
-    address. The lines of a stretch of memory go to two slices of L2 by turns, and a slice takes
-    operation_ns for an operation; sums of floats on one sector wait float_ns for the one before.
-    """
-
-    def __init__(self, operation_ns: float, float_ns: float, group: int = 1):
-        self.operation_ns, self.float_ns, self.group = operation_ns, float_ns, group
-        self.first_block = 0
-        self._parts: list[np.ndarray] = []  # (sector, operations, of floats, first, last block)
-
-    def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int, floats: bool) -> None:
-        """Accesses of one instruction. lanes: (lanes,) of the chunk; address: of each."""
-        address, warp = address.astype(np.int64), lanes.astype(np.int64) // 32
-        order = np.lexsort((address, warp))
-        address, warp = address[order], warp[order]
-        first = starts_of(address, warp)
-        meeting = np.diff(first, append=address.size)
-        sector, warp = address[first] // SECTOR_BYTES, warp[first]
-        first = starts_of(sector, warp)
-        operations = np.maximum.reduceat(meeting, first)
-        block = self.first_block + 32 * warp[first] // block_lanes
-        self._parts.append(np.stack([sector[first], operations, operations * floats, block, block]))
-        if len(self._parts) > MOST_PARTS:
-            self._parts = [self._merged()]
-
-    def _merged(self) -> np.ndarray:
-        sector, *sums, first, last = np.concatenate(self._parts, axis=1)
-        order = np.argsort(sector, kind="stable")
-        start = starts_of(sector[order])
-        return np.stack(
-            [
-                sector[order][start],
-                *(np.add.reduceat(one[order], start) for one in sums),
-                np.minimum.reduceat(first[order], start),
-                np.maximum.reduceat(last[order], start),
-            ]
-        )
-
-    def most(self, scale: float, slices: int) -> tuple[float, float]:
-        """Return (nanoseconds of the slice or sector that takes longest, stretches that each are in
-        one slice of L2): (0, infinity) if there are none.
-
-        scale: to all, of those that blocks share which are no neighbours; slices: of L2, over
-        which the others are spread.
-        """
-        if not self._parts:
-            return 0.0, np.inf
-        sector, operations, of_floats, first, last = self._merged()
-        near = self.group if last.max() - first.min() >= self.group else 1
-        meet = last - first >= near
-        times = np.where(meet, scale, 1.0)
-        line = sector // LINE_SECTORS
-        stretch = (line - line.min()) // SLICED_LINES
-        halves, at = np.unique(2 * stretch + line % 2, return_inverse=True)
-        of_half = np.bincount(at, times * operations, len(halves))
-        count = np.bincount(at, np.where(meet, 1.0, scale) / np.bincount(at)[at]).sum()
-        hottest = of_half.max() + (of_half.sum() - of_half.max()) / slices
-        in_turn = times * (self.operation_ns * operations)
-        in_turn = np.where(of_floats > 0, times * (self.float_ns * of_floats), in_turn)
-        return float(max(self.operation_ns * hottest, in_turn.max())), float(count)
 
 
 def lookups_of(rows: np.ndarray, size: int) -> int:

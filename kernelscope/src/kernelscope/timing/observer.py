@@ -17,31 +17,32 @@ from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
 from ..watch.counters.traffic import Lanes
+from .atomics import HotLines, SharedSwaps
 from .caches import (
     LINE_SECTORS,
-    PIECE_SECTORS,
+    PIECE_BYTES,
     SECTOR_BYTES,
-    HotLines,
     SectorStreams,
     lookups_of,
     starts_of,
 )
 from .estimate import estimated
-from .executions import BlockPlace, PtxCounts, has_slow_path
+from .executions import BlockPlace, PtxCounts, has_slow_path, is_swap
 from .gpus import GpuConstants, gpu
 from .machine_code import Segment, loops_of, machine_code, numbers_of
 from .model import Prediction, predict
 from .report import text
-from .traffic import Reuse, reused_bytes
+from .traffic import Reuse, kept_bytes, reused_bytes
 from .uneven import Unevenness, unevenness
 from .work import LaunchShape, l1_lines, resident_blocks, work_of
 
-DRAM_PIECE, LINE_BYTES = SECTOR_BYTES * PIECE_SECTORS, SECTOR_BYTES * LINE_SECTORS
+LINE_BYTES = SECTOR_BYTES * LINE_SECTORS
 LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds no others open
 GROUPS = 16  # of neighbouring blocks that stand for a large grid
 MORE, NEARLY = 4, 0.02  # so many times as many where the mean of their work may be off by as much
 GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
 MOST_PLACES = 1 << 10  # of a group, of which one is chosen
+ANY_TIME = 0.2  # of a block, as a standard difference: of two times without an order it is 0.41
 ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run after so many
 # Of a store: requests for each sector within its reach, from which on they are followed. Time of a
 # request behind one of the same line, in ns: 60,000 on each of 32 stretches took an H200 134 us.
@@ -153,6 +154,7 @@ class Time(Counters):
         self._numbers.append(machine.first_block + np.arange(machine.block_count))
         self._first_lanes = 32 * machine.warps_per_block
         self._streams.begin()
+        self._swaps = SharedSwaps(machine)
         self._common = 0
         self._of_warp = np.zeros(machine.block_count * machine.warps_per_block, np.int64)
 
@@ -178,6 +180,11 @@ class Time(Counters):
         for access in event.accesses:
             if access.space == "global" and access.kind != "atomic":
                 self._follow(event, access)
+            if access.space == "shared" and access.kind == "atomic" and is_swap(event.instruction):
+                row = self._row(event.instruction, event.line)
+                swaps, passes = self._swaps.count(event, access)
+                row.counts["swaps"] += swaps
+                row.counts["swap_passes"] += passes
         if event.instruction.opcode.startswith("match.any"):
             self._row(event.instruction, event.line).counts["match_values"] += match_values(event)
         if has_slow_path(event.instruction.opcode):
@@ -227,7 +234,7 @@ class Time(Counters):
 
     def bytes_touched(self, touched: TouchedBytes) -> None:
         self._pieces = [
-            touched.aligned_pieces(how, DRAM_PIECE, LONE_PIECES) for how in ("read", "written")
+            touched.aligned_pieces(how, PIECE_BYTES, LONE_PIECES) for how in ("read", "written")
         ]
 
     def launch_finished(self, launch: Launch) -> None:
@@ -281,7 +288,7 @@ class Time(Counters):
             notes.append(f"what {demangle(function)} does is left out: it is called, not inlined")
         resident = resident_blocks(self.gpu, launch.warps, machine.registers, launch.shared_bytes)
         resident = min(resident, -(-blocks // self.gpu.sms))
-        reuse = self._reuse(launch, scale)
+        reuse = self._reuse(launch, scale, resident)
         work = work_of(
             machine,
             self._with_caches(counted, launch, blocks, resident, reuse),
@@ -313,26 +320,58 @@ class Time(Counters):
         work, numbers = self._work_of_blocks()
         return unevenness(numbers, work.sum(1), work.max(1), blocks, self.gpu.sms, resident)
 
-    def _reuse(self, launch: Launch, scale: float) -> Reuse:
+    def _reuse(self, launch: Launch, scale: float, resident: int) -> Reuse:
         room = sum(b.size for b in launch.buffers if b.space == "global")
-        found = []
+        piece, touched = scale * PIECE_BYTES, []
+        moved = sum(min(piece * n, size) for part in self._pieces for _, size, n, _ in part)
+        # Of what comes in between two touches of a piece, L2 keeps the piece through so much.
+        kept = min(1.0, reused_bytes(self.gpu) / max(moved, 1.0))
         for of_buffers in self._pieces:  # more blocks touch no more of a buffer than it has
-            near = [min(scale * DRAM_PIECE * (n - lone), size) for size, n, lone in of_buffers]
-            found += [sum(near), scale * DRAM_PIECE * sum(lone for _, _, lone in of_buffers)]
-        read, lone_read, written, lone_written = found
-        read *= 1 - self._streams.own_share
+            counts = [
+                (n, lone if piece * lone * kept < size else 0) for _, size, n, lone in of_buffers
+            ]
+            near = [
+                min(piece * (n - lone), size)
+                for (n, lone), (_, size, *_) in zip(counts, of_buffers, strict=True)
+            ]
+            touched.append((np.array(near), piece * np.array([lone for _, lone in counts])))
+        (read, lone_read), (written, lone_written) = touched
+        again = 0.0
+        if moved > kept_bytes(self.gpu) and len(read):
+            again = self._again(launch, resident, read, lone_read, written.sum())
         hottest, halves = self._hot.most(scale, self.gpu.slices)
         stored, _ = self._stored.most(scale, self.gpu.slices)
         return Reuse(
-            read,
-            written,
-            lone_read=lone_read,
-            lone_written=lone_written,
+            read.sum() * (1 - self._streams.own_share),
+            written.sum(),
+            lone_read=lone_read.sum(),
+            lone_written=lone_written.sum(),
+            again=again,
             hottest=hottest,
             room=room,
             halves=halves,
             stored=stored,
         )
+
+    def _again(self, launch: Launch, resident: int, read, lone, written: float) -> float:
+        """Bytes that blocks load when L2 has lost what others have loaded. read, lone: (buffers,)
+        bytes, as of Reuse.
+
+        Blocks that load a piece at one time of theirs find what the others of their round do. Where
+        the times have no order, one touch of a piece comes as long after another as any.
+        """
+        blocks = int(np.prod(launch.grid))
+        shares = self._streams.shared([part[:2] for part in self._pieces[0]])
+        loaded, chance, apart = np.array(shares).T
+        most = np.maximum(0.0, blocks * loaded / np.maximum(read, 1.0) - 1)
+        others = np.minimum(most, chance * (blocks - 1))  # that load a piece besides
+        rounds = blocks / (resident * self.gpu.sms)
+        others = np.where(apart > ANY_TIME, others, np.minimum(others, max(rounds - 1, 0.0)))
+        between = written / (1 + others)  # bytes that come in between two touches of a piece
+        between += (read * np.minimum(1.0, (1 + others) / (1 + others[:, None]))).sum(1)
+        missed = np.maximum(0.0, 1 - kept_bytes(self.gpu) / np.maximum(between, 1.0))
+        again = missed * np.maximum(0.0, (1 + others) * read - lone) - read
+        return float(np.maximum(0.0, again).sum())
 
     def _with_caches(
         self, counted, launch: Launch, blocks: int, resident: int, reuse: Reuse
@@ -351,7 +390,7 @@ class Time(Counters):
             key: (pieces / followed[key], touching)
             for key, (pieces, touching) in self._streams.first_touches().items()
         }
-        touched = blocks * DRAM_PIECE * sum(pieces for pieces, _ in first.values())
+        touched = blocks * PIECE_BYTES * sum(pieces for pieces, _ in first.values())
         alone = min(1.0, (reuse.read + reuse.lone_read) / touched) if touched else 1.0
         side_by_side = max(1.0, alone * min(blocks, resident * self.gpu.sms))
         lost = self._streams.lost(int(reused_bytes(self.gpu) / LINE_BYTES / side_by_side))
@@ -367,7 +406,7 @@ class Time(Counters):
                 again, share = lost[key]
                 one = replace(
                     one,
-                    first_bytes=blocks * DRAM_PIECE * pieces,
+                    first_bytes=blocks * PIECE_BYTES * pieces,
                     touching=touching,
                     lost_bytes=alone * blocks * SECTOR_BYTES * again / followed[key],
                     losing=alone * share,

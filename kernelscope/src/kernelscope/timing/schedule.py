@@ -5,8 +5,9 @@ issues when the stall of the one before it has passed and the scoreboards that i
 free; time that a warp waits is counted for the line of the instruction that it waits for.
 """
 
+import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,9 +24,29 @@ MEETINGS = {  # the warp goes on after their latency: a constant of the GPU
 # Clocks of a branch beyond its stall, (not taken, taken), where warps stay in so many instructions,
 # and in longer code: an H200's loop with 4 branches, and with 16 or 64.
 _NEAR, _BRANCH_NEAR, _BRANCH_FAR = 128, (3.0, 7.0), (9.0, 15.0)
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79)
+_RATES = tuple(prime**0.5 % 1 for prime in _PRIMES)  # spread evenly, and each as if by itself
 _OPERANDS_READ = 14  # clocks until a store has read its registers
 _SETS = 6
 BRANCHES = ("BRA", "BRX", "JMP", "JMX", "BREAK", "BSYNC")
+
+
+class Latency(NamedTuple):
+    """Clocks until a result. sure: always; waiting: share of the times in which it takes `more`
+    besides; longer: ... in which it takes `most` besides both.
+    """
+
+    sure: float
+    waiting: float = 0.0
+    more: float = 0.0
+    longer: float = 0.0
+    most: float = 0.0
+
+    def at(self, chance: float) -> float:
+        """chance: 0 to 1, evenly spread."""
+        if chance >= self.waiting:
+            return self.sure
+        return self.sure + self.more + (self.most if chance < self.longer else 0.0)
 
 
 @dataclass(frozen=True)
@@ -41,14 +62,17 @@ class Chain:
 def walk(
     segments: tuple[Segment, ...],
     edges: dict[tuple[int, int], float],
-    latency: Callable[[Code], float],
+    latency: Callable[[Code], Latency],
     passes: Callable[[Code], float],
 ) -> Chain:
     """Walk from the first segment to an end, again and again until every frequent one was seen.
 
     latency: clocks until a result; passes: clocks of the memory pipe, in which requests queue.
     """
-    steps = [[_Step.of(code, latency(code), passes(code)) for code in s.code] for s in segments]
+    rates = itertools.cycle(_RATES)
+    steps = [
+        [_Step.of(code, latency(code), passes(code), rates) for code in s.code] for s in segments
+    ]
     taken: defaultdict[tuple[int, int], int] = defaultdict(int)
     clocks, visits = np.zeros(len(segments)), np.zeros(len(segments))
     by_line = [defaultdict(float) for _ in segments]
@@ -59,7 +83,7 @@ def walk(
     while left > 0:
         left -= len(steps[at])
         visits[at] += 1
-        clocks[at] += warp.run(steps[at], by_line[at])
+        clocks[at] += warp.run(steps[at], by_line[at], int(visits[at]))
         follows = segments[at].follows
         chances = [edges.get((at, to), 0.0) for to in follows]
         if not sum(chances):
@@ -91,7 +115,7 @@ class _Step(NamedTuple):
     """An instruction as the walk needs it. sets, frees: scoreboards, -1 for none."""
 
     code: Code
-    latency: float
+    latency: Latency
     passes: float
     waits: int
     sets: int
@@ -99,14 +123,16 @@ class _Step(NamedTuple):
     spent: float  # clocks until the next instruction
     line: int
     copies: bool  # belongs to cp.async
+    rate: float  # of its chances from one visit to the next
 
     @classmethod
-    def of(cls, code: Code, latency: float, passes: float) -> "_Step":
-        spent = code.spent + (latency if code.name in MEETINGS else 0.0)
+    def of(cls, code: Code, latency: Latency, passes: float, rates: Iterator[float]) -> "_Step":
+        spent = code.spent + (latency.sure if code.name in MEETINGS else 0.0)
         sets = code.sets if code.sets < _SETS and code.name != "LDGDEPBAR" else -1
         frees = code.frees if code.frees < _SETS else -1
         copies = code.name in ("DEPBAR", "LDGDEPBAR", "LDGSTS")
-        return cls(code, latency, passes, code.waits, sets, frees, spent, code.line, copies)
+        rate = next(rates) if latency.waiting else 0.0
+        return cls(code, latency, passes, code.waits, sets, frees, spent, code.line, copies, rate)
 
 
 class _Warp:
@@ -119,16 +145,17 @@ class _Warp:
         self.memory = 0.0  # when the memory pipe is free
         self.copies, self.groups = 0.0, deque(maxlen=16)  # of cp.async: when they have arrived
 
-    def run(self, steps: list[_Step], by_line: dict[int, float]) -> float:
-        """Run a segment and return its clocks."""
+    def run(self, steps: list[_Step], by_line: dict[int, float], visit: int = 1) -> float:
+        """Run a segment and return its clocks. visit: number of the times that it ran."""
         begin = self.now
-        for code, latency, passes, waits, sets, frees, spent, line, copies in steps:
+        for code, latency, passes, waits, sets, frees, spent, line, copies, rate in steps:
             if waits:
                 self._wait(waits, by_line)
+            clocks = latency.at((visit + 0.5) * rate % 1) if rate else latency.sure
             if copies:
-                self._copy(code, latency, passes, by_line)
+                self._copy(code, clocks, passes, by_line)
             if sets >= 0:
-                self._set(sets, self._begin(passes) + latency, line)
+                self._set(sets, self._begin(passes) + clocks, line)
             if frees >= 0:
                 self._set(frees, self.now + _OPERANDS_READ, line)
             by_line[line] += spent

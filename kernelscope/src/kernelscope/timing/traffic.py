@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ptx.syntax import Address
-from .caches import PIECE_SECTORS, SECTOR_BYTES
+from .caches import PIECE_BYTES, SECTOR_BYTES
 from .executions import PtxCounts, bits_of
 from .gpus import GpuConstants
 from .machine_code import Code
@@ -27,8 +27,8 @@ UNEVEN = 0.67 * 1.63
 LINE_STORE, PART_STORED = 1.0, 1.0
 WHOLE = 0.99  # share of a sector: as much is all of it
 MOST_JOINED = 16  # lines of a store's request, if L1 joins it with others
-PIECE_BYTES = PIECE_SECTORS * SECTOR_BYTES
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
+MISSED = 1.4  # requests of a line that such a piece costs L2 besides, where it is missing
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Reuse:
     """Distinct bytes of global memory that a launch reads and writes, in pieces as DRAM moves them.
 
     lone_read, lone_written: bytes of the pieces that a block finds by themselves, as often as it
-    does, in neither of the others; hottest: nanoseconds of the atomics on the lines of L2 that have
+    does, in neither of the others; again: bytes read that L2 has lost since another block loaded
+    them; hottest: nanoseconds of the atomics on the lines of L2 that have
     most; stored: of the stores that meet; room: bytes of all buffers; halves: stretches of half a
     KiB, each in a slice of L2, that atomics touch.
     """
@@ -45,6 +46,7 @@ class Reuse:
     written: float
     lone_read: float = 0.0
     lone_written: float = 0.0
+    again: float = 0.0
     hottest: float = 0.0
     room: float = np.inf
     halves: float = np.inf
@@ -87,7 +89,8 @@ class Traffic:
             key, counts = (one.line, kind), one.counts
             self.requests[key] += one.machine_instructions
             if kind.startswith("shared"):
-                self.passes[key] += counts[kind.replace(" ", "_") + "_wavefronts"]
+                waves = kind.replace(" ", "_") + "_wavefronts"
+                self.passes[key] += counts["swap_passes"] or counts[waves]
                 continue
             if kind.startswith("constant"):
                 self.passes[key] += counts["constant_load_passes"]
@@ -180,11 +183,12 @@ def _base(one: PtxCounts) -> str:
 @dataclass(frozen=True)
 class DramShare:
     """outside: share of the bytes read that L2 lacks; alone: share of what blocks touch first that
-    no other block has touched before.
+    no other block has touched before; again: ... that L2 has lost since another did.
     """
 
     outside: float
     alone: float
+    again: float = 0.0
 
     def waiting(self, load: PtxCounts) -> tuple[float, float]:
         """(share of a load's requests that wait for DRAM, pieces of DRAM that each touches)."""
@@ -193,7 +197,8 @@ class DramShare:
             return min(load.l1_waiting, load.losing), 1.0
         known = load.first_bytes is not None
         pieces = max(1.0, load.first_bytes / PIECE_BYTES / requests) if known else 1.0
-        found = self.outside * load.touching * (1 - (1 - self.alone) ** pieces) + load.losing
+        lacking = self.outside * (1 - (1 - self.alone) ** pieces) + 1 - (1 - self.again) ** pieces
+        found = load.touching * min(1.0, lacking) + load.losing
         return min(load.l1_waiting, found), pieces
 
 
@@ -205,15 +210,21 @@ def l2_traffic(traffic: Traffic) -> dict[int, float]:
     return dict(found)
 
 
-def dram_traffic(
-    gpu: GpuConstants, reuse: Reuse, traffic: Traffic
-) -> tuple[dict[int, float], dict[int, float], DramShare, float]:
-    """(line -> bytes of DRAM, line -> of the fabric, which loads wait for DRAM, bytes written).
-
-    Bytes of DRAM are those of a copy that takes as long.
-
-    Launches are taken to follow each other: what fits L2 is there already.
+@dataclass(frozen=True)
+class DramTraffic:
+    """By line: moved, bytes of DRAM, of a copy that takes as long; crossed, of the fabric of L2;
+    looked_up, of L2 for what it lacks. share: of loads that wait for DRAM; written: bytes.
     """
+
+    moved: dict[int, float]
+    crossed: dict[int, float]
+    looked_up: dict[int, float]
+    share: DramShare
+    written: float
+
+
+def dram_traffic(gpu: GpuConstants, reuse: Reuse, traffic: Traffic) -> DramTraffic:
+    """Launches are taken to follow each other: what fits L2 is there already."""
     lone = reuse.lone_read + reuse.lone_written
     total = min(reuse.read + reuse.written + lone, reuse.room)
     kept = kept_bytes(gpu)
@@ -226,16 +237,22 @@ def dram_traffic(
     share = DramShare(
         waiting / distinct if distinct else 0.0,
         min(1.0, distinct / traffic.first_bytes) if traffic.first_bytes else 1.0,
+        reuse.again / traffic.first_bytes if traffic.first_bytes else 0.0,
     )
-    lost = traffic.lost_bytes
+    lost, lone_read = traffic.lost_bytes, missed * reuse.lone_read + reuse.again
     moved = copy_bytes(gpu, outside * reuse.read + lost, outside * reuse.written)
-    moved += missed * LONE_READ * reuse.lone_read * gpu.dram_gbps / gpu.read_gbps
+    moved += LONE_READ * lone_read * gpu.dram_gbps / gpu.read_gbps
     moved += missed * LONE_WRITE * reuse.lone_written
-    crossed = outside * (reuse.read + reuse.written) + missed * lone + lost
-    shares = {line: size / everything for line, size in by_line.items()}
-    dram = {line: moved * part for line, part in shares.items()}
-    written = outside * reuse.written + missed * reuse.lone_written
-    return dram, {line: crossed * part for line, part in shares.items()}, share, written
+    crossed = outside * (reuse.read + reuse.written) + missed * lone + lost + reuse.again
+    looked_up = MISSED * LINE_LOAD * SECTOR_BYTES / PIECE_BYTES * lone_read
+    return DramTraffic(
+        *(
+            {line: size * part / everything for line, part in by_line.items()}
+            for size in (moved, crossed, looked_up)
+        ),
+        share,
+        outside * reuse.written + missed * reuse.lone_written,
+    )
 
 
 def kept_bytes(gpu: GpuConstants) -> float:

@@ -17,7 +17,7 @@ from .executions import (
 )
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode, codes
-from .schedule import MEETINGS, walk
+from .schedule import MEETINGS, Latency, walk
 from .traffic import (
     ASKED,
     ATOMIC,
@@ -141,7 +141,7 @@ def work_of(
     counts, edges = executions(segments, counted, blocks * warps)
     atomic = ATOMIC + UNEVEN * gpu.slices / reuse.halves
     traffic = Traffic(counted, atomic, loads_of(segments, counted))
-    dram_bytes, fabric_bytes, dram_share, dram_written = dram_traffic(gpu, reuse, traffic)
+    dram = dram_traffic(gpu, reuse, traffic)
     exact = corrections(segments, counts, counted)
 
     def passes(code: Code) -> float:
@@ -149,8 +149,8 @@ def work_of(
         return float(clocks[UNITS.index("memory")] + clocks[UNITS.index("constant")])
 
     def chain(of: GpuConstants) -> tuple[dict[int, float], ...]:
-        def latency(code: Code) -> float:
-            return latency_of(code, traffic, of, dram_share)
+        def latency(code: Code) -> Latency:
+            return latency_of(code, traffic, of, dram.share)
 
         walked = walk(segments, edges, latency, passes).by_line
         of_warp = tuple(
@@ -172,13 +172,15 @@ def work_of(
     keys = list(totals)
     issued = float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True)))
     l2_bytes = l2_traffic(traffic)
+    for line, more in dram.looked_up.items():
+        l2_bytes[line] += more
     for line, share in shares_of(traffic, "global store").items():  # a slice has its mean besides
         l2_bytes[line] += share * reuse.stored * gpu.l2_gbps
     for at, code in codes(segments):
         l2_bytes[code.line] = l2_bytes.get(code.line, 0.0) + counts[at] * local_bytes(code)
     longest, by_number = chain(gpu)
     waits = tuple({} for _ in segments)
-    if dram_share.outside:
+    if dram.share.outside or dram.share.again:
         then, _ = chain(replace(gpu, dram_clocks=gpu.dram_clocks + STEP_CLOCKS))
         waits = tuple(
             {line: max(0.0, after[line] - before.get(line, 0.0)) / STEP_CLOCKS for line in after}
@@ -198,14 +200,14 @@ def work_of(
         np.array([totals[key] for key in keys]),
         longest,
         l2_bytes,
-        dram_bytes,
-        fabric_bytes,
+        dram.moved,
+        dram.crossed,
         atomic_times(traffic, reuse),
         any(code.name == "BAR" for _, code in codes(segments)),
         issued,
         machine.registers,
         waits,
-        dram_written,
+        dram.written,
         float(meetings),
     )
 
@@ -298,46 +300,48 @@ def products(code: Code) -> float:
     return m * n * k / speed
 
 
-def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: DramShare) -> float:
+def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: DramShare) -> Latency:
     """Clocks from the issue of an instruction to its result."""
     kind, line = KINDS.get(code.name, ""), code.line
     near = gpu.shared_clocks
-    if kind in ("shared load", "shared atomic", "shared store"):
-        return near + traffic.per_request(line, kind) - 1
     if kind in ("global load", "async copy"):
-        return near + 9 + far_clocks(traffic, code, gpu, dram_share)
-    if kind == "global atomic":
-        return gpu.l2_clocks + traffic.per_request(line, kind) - 1
-    if code.name == "LDL":
-        return near + 9
-    if code.alone:
-        return gpu.l2_clocks
-    if code.name in MEETINGS:
-        return getattr(gpu, MEETINGS[code.name])
-    if kind == "shuffle":
-        return near
-    if code.name == "MATCH" and "ANY" in code.parts:
-        return MATCH_LATENCY + OF_VALUE * traffic.values(line)
-    if _is_indexed_constant(code):
+        return load_latency(traffic, code, gpu, dram_share)
+    if kind in ("shared load", "shared atomic", "shared store"):
+        clocks = near + traffic.per_request(line, kind) - 1
+    elif kind == "global atomic":
+        clocks = gpu.l2_clocks + traffic.per_request(line, kind) - 1
+    elif code.name == "LDL":
+        clocks = near + 9
+    elif code.alone:
+        clocks = gpu.l2_clocks
+    elif code.name in MEETINGS:
+        clocks = getattr(gpu, MEETINGS[code.name])
+    elif kind == "shuffle":
+        clocks = near
+    elif code.name == "MATCH" and "ANY" in code.parts:
+        clocks = MATCH_LATENCY + OF_VALUE * traffic.values(line)
+    elif _is_indexed_constant(code):
         more = CONSTANT_CLOCKS * (traffic.per_request(line, "constant load") - 1)
-        return _LATENCIES["LDC"] + more
-    return _LATENCIES.get(code.name, near)
+        clocks = _LATENCIES["LDC"] + more
+    else:
+        clocks = _LATENCIES.get(code.name, near)
+    return Latency(clocks)
 
 
-def far_clocks(traffic: Traffic, code: Code, gpu: GpuConstants, dram_share: DramShare) -> float:
-    """Clocks from L1 to the result of a load of global memory, to the last of a warp's lines."""
+def load_latency(traffic: Traffic, code: Code, gpu: GpuConstants, dram_share: DramShare) -> Latency:
+    """Clocks of a load of global memory, to the last of a warp's lines."""
     passes = traffic.per_request(code.line, KINDS[code.name]) - 1
+    sure, in_l2 = gpu.shared_clocks + 9 + passes, gpu.l2_clocks - gpu.shared_clocks - 9
     load = traffic.loads.get(id(code))
     if load is None or not load.executions:
-        beyond = dram_share.outside * dram_share.alone * (gpu.dram_clocks - gpu.l2_clocks)
-        return passes + gpu.l2_clocks - gpu.shared_clocks - 9 + beyond
+        in_dram = dram_share.outside * dram_share.alone
+        return Latency(sure, 1.0, in_l2, in_dram, gpu.dram_clocks - gpu.l2_clocks)
     waiting, (in_dram, pieces) = load.l1_waiting, dram_share.waiting(load)
     lines = load.counts["global_load_lines"] * load.l1_missing / load.executions
     lines = max(1.0, lines / waiting) if waiting else 1.0
-    in_l2 = gpu.l2_clocks - gpu.shared_clocks - 9 + L2_SPREAD * last_of(lines)
-    in_l2 += max(0.0, ASKED * lines - 1 - passes)
+    in_l2 += L2_SPREAD * last_of(lines) + max(0.0, ASKED * lines - 1 - passes)
     beyond = gpu.dram_clocks - gpu.l2_clocks + DRAM_SPREAD * last_of(pieces / PIECES_OF_LINE)
-    return passes + waiting * in_l2 + in_dram * beyond
+    return Latency(sure, waiting, in_l2, in_dram, beyond)
 
 
 def last_of(count: float) -> float:

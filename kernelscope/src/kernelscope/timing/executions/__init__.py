@@ -11,5 +11,5 @@ solved by least_squares.
 """
 
 from .counts import BlockPlace, PtxCounts, loads_of, of_one_kind
-from .kinds import KINDS, bits_of, bits_of_code, has_slow_path, swaps
+from .kinds import KINDS, bits_of, bits_of_code, has_slow_path, is_swap
 from .system import executions

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ptx.syntax import Instruction
 from ..machine_code import Code, codes
-from .kinds import KINDS, bits_of, has_slow_path, swaps
+from .kinds import KINDS, has_slow_path, is_swap
 
 _WAYS = {"ld": "load", "st": "store", "atom": "atomic", "red": "atomic"}
 
@@ -91,9 +91,8 @@ class PtxCounts:
         """How often warps execute such instructions of machine code for it."""
         if self.kind == "tensor":
             return self.counts["tensor_instructions"]
-        if self.kind == "shared atomic" and swaps(self.instruction):
-            parts = max(1, bits_of(self.instruction) // 32)  # of a warp, one after another
-            return max(self.executions, self.counts["shared_atomic_wavefronts"] // parts)
+        if self.kind == "shared atomic" and is_swap(self.instruction):
+            return self.counts["swaps"]
         return self.executions
 
 

@@ -46,7 +46,7 @@ def has_two_halves(instruction: Instruction) -> bool:
     return root in ("and", "or", "xor", "not", "mov", "selp") and kind.endswith("64")
 
 
-def swaps(instruction: Instruction) -> bool:
+def is_swap(instruction: Instruction) -> bool:
     """Is it, on shared memory, a loop of ATOMS.CAS, in which lanes on one address take turns?"""
     *parts, kind = instruction.opcode.split(".")
     of_64 = kind.endswith("64") and not {"cas", "exch"} & {*parts}

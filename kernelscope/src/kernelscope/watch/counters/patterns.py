@@ -134,10 +134,10 @@ class TouchedBytes:
         grown[: touched.size] = touched
         return grown
 
-    def aligned_pieces(self, how: str, size: int, apart: int) -> list[tuple[int, int, int]]:
-        """For each buffer, (its bytes, distinct aligned pieces of `size` bytes, 16 or more, that
-        are touched so; those of them of which one half is touched, and nothing else of the buffer
-        in an aligned stretch of `apart` pieces).
+    def aligned_pieces(self, how: str, size: int, apart: int) -> list[tuple[int, int, int, int]]:
+        """For each buffer, (its first byte, its bytes, distinct aligned pieces of `size` bytes, 16
+        or more, that are touched so; those of them of which one half is touched, and nothing else
+        of the buffer in an aligned stretch of `apart` pieces).
         """
         maps = [m for (_, kind), m in self.maps.items() if kind == how]
         found = []
@@ -161,7 +161,7 @@ class TouchedBytes:
                 halves[at + whole] = body[whole * half :].any()
             pieces = int(np.count_nonzero(halves[::2] | halves[1::2]))
             alone = np.count_nonzero(np.count_nonzero(halves.reshape(-1, 2 * apart), 1) == 1)
-            found.append((length, pieces, int(alone)))
+            found.append((first, length, pieces, int(alone)))
         return found
 
     def count(self, how: str, line: int | None = None) -> int:

@@ -1,0 +1,133 @@
+"""Atomics that wait for each other: on lines of L2, and in loops of ATOMS.CAS in shared memory."""
+
+import numpy as np
+
+from ..events import Access, InstructionEvent, MachineView
+from .caches import LINE_SECTORS, SECTOR_BYTES, starts_of
+
+MOST_PARTS = 256  # until they are merged
+SLICED_LINES = 8  # of two slices of L2, by turns
+PLACES = 32  # of the words of shared memory, of which a warp's ATOMS.CAS has one for a lane
+MEETING = 0.5  # share of the updates of other warps, meanwhile, that make a lane try again
+SWAP_PASSES = 2  # of the memory pipe, for each 32 bits
+
+
+class HotLines:
+    """Atomics, or stores, of a launch that meet in L2. first_block: number of the chunk's first;
+    group: so many blocks are neighbours; others that meet stand for all.
+
+    What warps ask of a sector is done one after another: an operation, or more where lanes want one
+    address. The lines of a stretch of memory go to two slices of L2 by turns, and a slice takes
+    operation_ns for an operation; sums of floats on one sector wait float_ns for the one before.
+    """
+
+    def __init__(self, operation_ns: float, float_ns: float, group: int = 1):
+        self.operation_ns, self.float_ns, self.group = operation_ns, float_ns, group
+        self.first_block = 0
+        self._parts: list[np.ndarray] = []  # (sector, operations, of floats, first, last block)
+
+    def add(self, lanes: np.ndarray, address: np.ndarray, block_lanes: int, floats: bool) -> None:
+        """Accesses of one instruction. lanes: (lanes,) of the chunk; address: of each."""
+        address, warp = address.astype(np.int64), lanes.astype(np.int64) // 32
+        order = np.lexsort((address, warp))
+        address, warp = address[order], warp[order]
+        first = starts_of(address, warp)
+        meeting = np.diff(first, append=address.size)
+        sector, warp = address[first] // SECTOR_BYTES, warp[first]
+        first = starts_of(sector, warp)
+        operations = np.maximum.reduceat(meeting, first)
+        block = self.first_block + 32 * warp[first] // block_lanes
+        self._parts.append(np.stack([sector[first], operations, operations * floats, block, block]))
+        if len(self._parts) > MOST_PARTS:
+            self._parts = [self._merged()]
+
+    def _merged(self) -> np.ndarray:
+        sector, *sums, first, last = np.concatenate(self._parts, axis=1)
+        order = np.argsort(sector, kind="stable")
+        start = starts_of(sector[order])
+        return np.stack(
+            [
+                sector[order][start],
+                *(np.add.reduceat(one[order], start) for one in sums),
+                np.minimum.reduceat(first[order], start),
+                np.maximum.reduceat(last[order], start),
+            ]
+        )
+
+    def most(self, scale: float, slices: int) -> tuple[float, float]:
+        """Return (nanoseconds of the slice or sector that takes longest, stretches that each are in
+        one slice of L2): (0, infinity) if there are none.
+
+        scale: to all, of those that blocks share which are no neighbours; slices: of L2, over
+        which the others are spread.
+        """
+        if not self._parts:
+            return 0.0, np.inf
+        sector, operations, of_floats, first, last = self._merged()
+        near = self.group if last.max() - first.min() >= self.group else 1
+        meet = last - first >= near
+        times = np.where(meet, scale, 1.0)
+        line = sector // LINE_SECTORS
+        stretch = (line - line.min()) // SLICED_LINES
+        halves, at = np.unique(2 * stretch + line % 2, return_inverse=True)
+        of_half = np.bincount(at, times * operations, len(halves))
+        count = np.bincount(at, np.where(meet, 1.0, scale) / np.bincount(at)[at]).sum()
+        hottest = of_half.max() + (of_half.sum() - of_half.max()) / slices
+        in_turn = times * (self.operation_ns * operations)
+        in_turn = np.where(of_floats > 0, times * (self.float_ns * of_floats), in_turn)
+        return float(max(self.operation_ns * hottest, in_turn.max())), float(count)
+
+
+class SharedSwaps:
+    """Atomics on shared memory that are loops of a load, its new value and ATOMS.CAS.
+
+    Of the lanes of a warp whose words have one place among PLACES one succeeds at a time. A minimum
+    or a maximum is done without ATOMS.CAS where it changes nothing. What other warps of the block
+    change meanwhile is tried again.
+    """
+
+    def __init__(self, machine: MachineView):
+        self.machine = machine
+        self._seen = np.zeros(machine.memory("shared").size, np.uint8)  # as atomics left it
+
+    def count(self, event: InstructionEvent, access: Access) -> tuple[float, float]:
+        """Return (how often warps execute the ATOMS.CAS, passes of the memory pipe that these take,
+        with what their loads take beyond one), summed over the warps.
+        """
+        lanes = access.lanes.astype(np.int64)
+        block = lanes // (32 * self.machine.warps_per_block)
+        stride = self._seen.size // self.machine.block_count
+        word = (block * stride + access.address.astype(np.int64)) // access.size
+        changed = self._changed(word, access.size)
+        if {"min", "max"} & {*event.instruction.opcode.split(".")}:
+            lanes, word = lanes[changed], word[changed]
+        if not word.size:
+            return 0.0, 0.0
+        warp = lanes // 32 - lanes[0] // 32
+        rounds = _fullest_place(warp, word)
+        distinct = _fullest_place(*np.unique(np.stack([warp, word]), axis=1))
+        again = 1 + MEETING * _meeting(warp, word) * np.count_nonzero(rounds) / rounds.sum()
+        parts = access.size // 4
+        passes = SWAP_PASSES * rounds.sum() * again + (distinct * (distinct - 1) // 2).sum()
+        return float(rounds.sum() * again), float(parts * passes)
+
+    def _changed(self, word: np.ndarray, size: int) -> np.ndarray:
+        """Numbers of the lanes, ascending, each the first one of a word that has changed since."""
+        now, seen = (m.view(f"u{size}") for m in (self.machine.memory("shared"), self._seen))
+        words, first = np.unique(word, return_index=True)
+        changed = now[words] != seen[words]
+        seen[words] = now[words]
+        return np.sort(first[changed])
+
+
+def _fullest_place(warp: np.ndarray, word: np.ndarray) -> np.ndarray:
+    """(warps,) the most words of a warp that have one place."""
+    found = np.bincount(PLACES * warp + word % PLACES, minlength=PLACES * (warp.max() + 1))
+    return found.reshape(-1, PLACES).max(1)
+
+
+def _meeting(warp: np.ndarray, word: np.ndarray) -> float:
+    """Return how many lanes of other warps ask for a lane's word, on average."""
+    _, of_all = np.unique(word, return_counts=True)
+    _, of_warp = np.unique(np.stack([warp, word]), axis=1, return_counts=True)
+    return float((of_all**2).sum() - (of_warp**2).sum()) / word.size
