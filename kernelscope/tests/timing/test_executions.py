@@ -4,7 +4,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from kernelscope import RawKernel, observe
 from kernelscope.ptx.syntax import Instruction
+from kernelscope.timing import Time
 from kernelscope.timing.executions import (
     BlockPlace,
     PtxCounts,
@@ -312,3 +314,50 @@ def test_each_load_knows_its_ptx():
     one = segment([("LDG", 3), ("LDS", 2), ("IMAD", 1), ("LDG", 1)], [])
     found = loads_of((one,), counted)
     assert found == {id(one.code[0]): counted[2], id(one.code[3]): counted[0]}
+
+
+SEARCH = """extern "C" __global__ void search(const int* x, int* y, int n, int wanted)
+{
+    int found = -1;
+    for (int i = 0; i < n; ++i) {
+        if (x[i * 32 + threadIdx.x] == wanted) {
+            found = i;
+            for (int k = 0; k < 5; ++k) found = found * found % 10007 + y[k];
+            BEHIND
+        }
+        y[32 + i] = i;
+    }
+    y[threadIdx.x] = found;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "behind", "times"),
+    [
+        (range(32), "break;", 32),
+        (range(32), "y[64 + threadIdx.x] = found; return;", 32),
+        ([7] * 32, "break;", 1),
+    ],
+)
+def test_lanes_that_leave_a_loop_apart_run_what_is_behind_the_exit_apart(steps, behind, times):
+    x, y = np.zeros((40, 32), np.int32), np.zeros(128, np.int32)
+    x[list(steps), range(32)] = 1
+    kernel = RawKernel(SEARCH.replace("BEHIND", behind), "search", backend="simulator")
+    with observe(Time("h200")) as seen:
+        kernel((1,), (32,), (x, y, 40, 1))
+    counted = seen._counted(seen._launch, 1.0)
+    loads = [one for one in counted if one.line == 7 and one.kind == "global load"]
+    assert sum(one.executions for one in loads) == 5 * times
+    (first,) = (one for one in counted if one.line == 5 and one.kind == "global load")
+    assert first.executions == max(steps) + 1
+
+
+def test_what_all_exits_of_a_loop_lead_to_runs_once():
+    x, y = np.zeros((40, 32), np.int32), np.zeros(128, np.int32)
+    x[range(32), range(32)] = 1
+    source = SEARCH.replace("BEHIND", "break;").replace("found * found % 10007 + y[k]", "k")
+    kernel = RawKernel(source, "search", backend="simulator")
+    with observe(Time("h200")) as seen:
+        kernel((1,), (32,), (x, y, 40, 1))
+    stores = [one for one in seen._counted(seen._launch, 1.0) if one.line == 12 and one.kind]
+    assert [one.executions for one in stores] == [1]

@@ -133,7 +133,7 @@ class SectorStreams:
             ends = np.array([first, first + size]) / PIECE_BYTES
             own = slice(*np.searchsorted(pieces, ends))
             once, twice = (int(np.count_nonzero(meeting[own] == n)) for n in (1, 2))
-            chance = 2 * twice / max(once, 1) / max(1, blocks - 1)
+            chance = min(1.0, 2 * twice / max(once, 1) / max(1, blocks - 1))
             far = apart[own][meeting[own] == 2].mean() if twice else 0.0
             loaded = PIECE_BYTES * (once + 2 * twice) / max(1, blocks)
             result.append((loaded, chance, float(np.sqrt(max(far, 0.0)))))

@@ -10,9 +10,6 @@ import numpy as np
 
 from ..events import InstructionEvent, Launch, MachineView
 from ..ptx.demangle import demangle
-from ..ptx.registers import followers
-from ..ptx.source_module import SourceModule
-from ..ptx.syntax import Function, Instruction
 from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
@@ -27,12 +24,12 @@ from .caches import (
     starts_of,
 )
 from .estimate import estimated
-from .executions import BlockPlace, PtxCounts, has_slow_path, is_swap
+from .executions import BlockPlace, PtxCounts, has_slow_path, is_swap, places_of
 from .gpus import GpuConstants, gpu
-from .machine_code import Segment, loops_of, machine_code, numbers_of
+from .machine_code import machine_code, numbers_of
 from .model import Prediction, predict
 from .report import text
-from .traffic import Reuse, kept_bytes, reused_bytes
+from .traffic import Reuse, bytes_of_buffers, kept_bytes, loaded_again, reused_bytes
 from .uneven import Unevenness, unevenness
 from .work import LaunchShape, l1_lines, resident_blocks, work_of
 
@@ -42,7 +39,6 @@ GROUPS = 16  # of neighbouring blocks that stand for a large grid
 MORE, NEARLY = 4, 0.02  # so many times as many where the mean of their work may be off by as much
 GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
 MOST_PLACES = 1 << 10  # of a group, of which one is chosen
-ANY_TIME = 0.2  # of a block, as a standard difference: of two times without an order it is 0.41
 ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run after so many
 # Of a store: requests for each sector within its reach, from which on they are followed. Time of a
 # request behind one of the same line, in ns: 60,000 on each of 32 stretches took an H200 134 us.
@@ -140,6 +136,8 @@ class Time(Counters):
         self._stored = HotLines(STORE_NS, 0.0, group)
         self._ran, self._pieces = 0, [[], []]
         self._common, self._of_warp = 0, None
+        self._exits = places_of(launch.source).exits
+        self._left: Counter[int] = Counter()  # steps in which warps take an exit, by its id
         self._stretch, self._at = 0, 0  # of straight code: its number, place of the instruction
         # Executions of each instruction, by its id: by all warps of a block, by single ones.
         self._by_all: Counter[int] = Counter()
@@ -185,6 +183,9 @@ class Time(Counters):
                 swaps, passes = self._swaps.count(event, access)
                 row.counts["swaps"] += swaps
                 row.counts["swap_passes"] += passes
+        if event.taken is not None and (leaving := self._exits.get(id(event.instruction))):
+            gone = event.lanes[np.broadcast_to(event.taken == leaving.taken, event.lanes.shape)]
+            self._left[id(event.instruction)] += starts_of(gone >> 5).size if gone.size else 0
         if event.instruction.opcode.startswith("match.any"):
             self._row(event.instruction, event.line).counts["match_values"] += match_values(event)
         if has_slow_path(event.instruction.opcode):
@@ -250,13 +251,18 @@ class Time(Counters):
 
     def _counted(self, launch: Launch, scale: float) -> list[PtxCounts]:
         """The instructions of this launch alone, scaled up to all of its blocks."""
-        found, blocks, numbers = [], basic_blocks(launch.source), numbers_of(launch.source)
-        for instruction, line, executions, counts, merged in self.rows_of(launch):
-            before, old = self._before.get(id(instruction), (0, Counter()))
+        found, numbers = [], numbers_of(launch.source)
+        places = places_of(launch.source)
+        rows = list(self.rows_of(launch))
+        ran = {id(one): n - self._before.get(id(one), (0,))[0] for one, _, n, *_ in rows}
+        times = places.times(self._left, ran)
+        for instruction, line, _, counts, merged in rows:
+            _, old = self._before.get(id(instruction), (0, Counter()))
             counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
-            executed = scale * (executions - before)
-            place = blocks.get(id(instruction), BlockPlace())
-            of_warps = self._by_warp[id(instruction)] + self._by_all[id(instruction)]
+            place = places.blocks.get(id(instruction), BlockPlace())
+            again = times.get(place.block, 1.0)
+            executed = scale * ran[id(instruction)] * again
+            of_warps = again * (self._by_warp[id(instruction)] + self._by_all[id(instruction)])
             found.append(
                 PtxCounts(
                     instruction,
@@ -269,7 +275,7 @@ class Time(Counters):
                     origin=numbers[id(instruction)],
                 )
             )
-        return found + _never_ran(launch, {id(one.instruction) for one in found}, blocks)
+        return found + _never_ran(launch, {id(one.instruction) for one in found}, places.blocks)
 
     def _predict(self, launch: Launch) -> Prediction:
         blocks = int(np.prod(launch.grid))
@@ -322,23 +328,12 @@ class Time(Counters):
 
     def _reuse(self, launch: Launch, scale: float, resident: int) -> Reuse:
         room = sum(b.size for b in launch.buffers if b.space == "global")
-        piece, touched = scale * PIECE_BYTES, []
-        moved = sum(min(piece * n, size) for part in self._pieces for _, size, n, _ in part)
-        # Of what comes in between two touches of a piece, L2 keeps the piece through so much.
-        kept = min(1.0, reused_bytes(self.gpu) / max(moved, 1.0))
-        for of_buffers in self._pieces:  # more blocks touch no more of a buffer than it has
-            counts = [
-                (n, lone if piece * lone * kept < size else 0) for _, size, n, lone in of_buffers
-            ]
-            near = [
-                min(piece * (n - lone), size)
-                for (n, lone), (_, size, *_) in zip(counts, of_buffers, strict=True)
-            ]
-            touched.append((np.array(near), piece * np.array([lone for _, lone in counts])))
-        (read, lone_read), (written, lone_written) = touched
-        again = 0.0
-        if moved > kept_bytes(self.gpu) and len(read):
-            again = self._again(launch, resident, read, lone_read, written.sum())
+        (read, lone_read), (written, lone_written) = bytes_of_buffers(self.gpu, self._pieces, scale)
+        again, blocks = 0.0, int(np.prod(launch.grid))
+        if read.sum() + written.sum() + lone_read.sum() > kept_bytes(self.gpu) and read.size:
+            shared = self._streams.shared([buffer[:2] for buffer in self._pieces[0]])
+            rounds = blocks / (resident * self.gpu.sms)
+            again = loaded_again(self.gpu, read, lone_read, written.sum(), shared, blocks, rounds)
         hottest, halves = self._hot.most(scale, self.gpu.slices)
         stored, _ = self._stored.most(scale, self.gpu.slices)
         return Reuse(
@@ -352,26 +347,6 @@ class Time(Counters):
             halves=halves,
             stored=stored,
         )
-
-    def _again(self, launch: Launch, resident: int, read, lone, written: float) -> float:
-        """Bytes that blocks load when L2 has lost what others have loaded. read, lone: (buffers,)
-        bytes, as of Reuse.
-
-        Blocks that load a piece at one time of theirs find what the others of their round do. Where
-        the times have no order, one touch of a piece comes as long after another as any.
-        """
-        blocks = int(np.prod(launch.grid))
-        shares = self._streams.shared([part[:2] for part in self._pieces[0]])
-        loaded, chance, apart = np.array(shares).T
-        most = np.maximum(0.0, blocks * loaded / np.maximum(read, 1.0) - 1)
-        others = np.minimum(most, chance * (blocks - 1))  # that load a piece besides
-        rounds = blocks / (resident * self.gpu.sms)
-        others = np.where(apart > ANY_TIME, others, np.minimum(others, max(rounds - 1, 0.0)))
-        between = written / (1 + others)  # bytes that come in between two touches of a piece
-        between += (read * np.minimum(1.0, (1 + others) / (1 + others[:, None]))).sum(1)
-        missed = np.maximum(0.0, 1 - kept_bytes(self.gpu) / np.maximum(between, 1.0))
-        again = missed * np.maximum(0.0, (1 + others) * read - lone) - read
-        return float(np.maximum(0.0, again).sum())
 
     def _with_caches(
         self, counted, launch: Launch, blocks: int, resident: int, reuse: Reuse
@@ -480,42 +455,6 @@ def match_values(event: InstructionEvent) -> int:
         return 0
     lanes = np.broadcast_to(np.asarray(result), event.lanes.shape).astype(np.uint64)
     return np.unique((event.lanes >> 5).astype(np.uint64) << np.uint64(32) | lanes).size
-
-
-@lru_cache(maxsize=64)  # a kernel is often launched again
-def basic_blocks(source: SourceModule) -> dict[int, BlockPlace]:
-    """Return where each PTX instruction stands, by its id."""
-    found, number = {}, 0
-    for function in source.module.functions.values():
-        starts, blocks = {0, *function.labels.values()}, []
-        for instruction in function.body:
-            if instruction.index in starts or not blocks:
-                blocks.append([])
-            blocks[-1].append(instruction)
-            if instruction.opcode.startswith(("bra", "brx", "ret", "exit")):
-                starts.add(instruction.index + 1)
-        flow = _flow(blocks, function)
-        loops = sorted(loops_of(flow), key=lambda one: len(one.body)) if flow else []
-        for at, block in enumerate(blocks):
-            above = [up for one in loops if one.header == at for up in one.above[:1]]
-            place = BlockPlace(
-                number + 1 + at,
-                tuple(number + 1 + one.header for one in loops if at in one.body),
-                number + 1 + above[0] if above else 0,
-            )
-            found |= {id(instruction): place for instruction in block}
-        number += len(blocks)
-    return found
-
-
-def _flow(blocks: list[list[Instruction]], function: Function) -> tuple[Segment, ...]:
-    """A function's basic blocks as segments without code."""
-    number = {block[0].index: at for at, block in enumerate(blocks)}
-    flow = []
-    for block in blocks:
-        after = followers(block[-1], block[-1].index + 1, function)
-        flow.append(Segment([], [number[at] for at in dict.fromkeys(after) if at in number]))
-    return tuple(flow)
 
 
 def cluster_size(launch: Launch) -> int:

@@ -28,6 +28,7 @@ LINE_STORE, PART_STORED = 1.0, 1.0
 WHOLE = 0.99  # share of a sector: as much is all of it
 MOST_JOINED = 16  # lines of a store's request, if L1 joins it with others
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
+ANY_TIME = 0.2  # of a block, as a standard difference: of two times without an order it is 0.41
 MISSED = 1.4  # requests of a line that such a piece costs L2 besides, where it is missing
 
 
@@ -51,6 +52,51 @@ class Reuse:
     room: float = np.inf
     halves: float = np.inf
     stored: float = 0.0
+
+
+def bytes_of_buffers(
+    gpu: GpuConstants, pieces: list[list[tuple[int, int, int, int]]], scale: float
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return ((buffers,) bytes near each other, of pieces by themselves), read and written.
+
+    pieces: of what is read and written, [(first byte, bytes, pieces touched, of them by
+    themselves), ...] of each buffer; scale: to all blocks, which touch no more of a buffer than it
+    has. By itself is no piece that others touch before L2 loses it.
+    """
+    piece, found = scale * PIECE_BYTES, []
+    moved = sum(min(piece * n, size) for part in pieces for _, size, n, _ in part)
+    kept = min(1.0, reused_bytes(gpu) / max(moved, 1.0))
+    for part in pieces:
+        _, sizes, counts, lone = np.array(part, np.float64).reshape(-1, 4).T
+        lone = np.where(piece * lone * kept < sizes, lone, 0.0)
+        found.append((np.minimum(piece * (counts - lone), sizes), piece * lone))
+    return found
+
+
+def loaded_again(
+    gpu: GpuConstants,
+    read: np.ndarray,
+    lone: np.ndarray,
+    written: float,
+    shared: list[tuple[float, float, float]],
+    blocks: int,
+    rounds: float,
+) -> float:
+    """Return the bytes that blocks load when L2 has lost what others have loaded.
+
+    read, lone: (buffers,) bytes; shared: of each buffer, as SectorStreams.shared. Blocks that load
+    a piece at one time of theirs find what the others of their round do; where the times have no
+    order, one touch of a piece comes as long after another as any.
+    """
+    loaded, chance, apart = np.array(shared).T
+    most = np.maximum(0.0, blocks * loaded / np.maximum(read, 1.0) - 1)
+    others = np.minimum(most, chance * (blocks - 1))  # that load a piece besides
+    others = np.where(apart > ANY_TIME, others, np.minimum(others, max(rounds - 1, 0.0)))
+    between = written / (1 + others)  # bytes that come in between two touches of a piece
+    between += (read * np.minimum(1.0, (1 + others) / (1 + others[:, None]))).sum(1)
+    missed = np.maximum(0.0, 1 - kept_bytes(gpu) / np.maximum(between, 1.0))
+    again = missed * np.maximum(0.0, (1 + others) * read - lone) - read
+    return float(np.maximum(0.0, again).sum())
 
 
 class Traffic:

@@ -12,4 +12,5 @@ solved by least_squares.
 
 from .counts import BlockPlace, PtxCounts, loads_of, of_one_kind
 from .kinds import KINDS, bits_of, bits_of_code, has_slow_path, is_swap
+from .places import places_of
 from .system import executions
