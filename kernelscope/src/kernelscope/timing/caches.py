@@ -31,6 +31,7 @@ def _banks(of_bit: tuple[int, ...]) -> np.ndarray:
 
 
 _BANK_OF = (0, _banks(_OF_BIT[:11])), (11, _banks(_OF_BIT[11:]))  # of a number shifted by as much
+STORE = -1  # in the place of a load's key
 NEAR = 8  # loads of a block that are so close keep what they share
 
 
@@ -79,9 +80,8 @@ class SectorStreams:
 
     @cached_property
     def streams(self) -> list["_Stream"]:
-        """The loads of each block that has any."""
-        of_blocks = [[one for one in block if not one.stores] for block in self._requests]
-        return [_Stream(loads) for loads in of_blocks if loads]
+        """The loads and stores of each block that has any loads."""
+        return [_Stream(one) for one in self._requests if not all(each.stores for each in one)]
 
     @cached_property
     def _first(self) -> dict[int, tuple[int, int, int]]:
@@ -123,8 +123,9 @@ class SectorStreams:
         apart both do, in shares of a block's loads).
         """
         blocks = len(self.streams)
-        found = [np.unique(one.sectors // PIECE_SECTORS, return_index=True) for one in self.streams]
-        when = [at / one.sectors.size for (_, at), one in zip(found, self.streams, strict=True)]
+        loads = [one.sectors[one.loaded] // PIECE_SECTORS for one in self.streams]
+        found = [np.unique(pieces, return_index=True) for pieces in loads]
+        when = [at / pieces.size for (_, at), pieces in zip(found, loads, strict=True)]
         pieces, when = (np.concatenate([[], *of_all]) for of_all in ([p for p, _ in found], when))
         pieces, at, meeting = np.unique(pieces, return_inverse=True, return_counts=True)
         apart = 2 * np.bincount(at, when**2) - np.bincount(at, when) ** 2  # of two: squared
@@ -217,6 +218,8 @@ def _of_a_block(
     found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
     for group, lacking in zip(groups, absent, strict=True):
         for key, warps, count in group.counts(lacking):
+            if key == STORE:
+                continue
             of_key = found[key]
             of_key[0] += count
             of_key[1] += min(count, warps)
@@ -229,19 +232,24 @@ def _of_a_block(
 
 
 class _Stream:
-    """The loads of one block. sectors: of all, one load after another, so many of each; near: those
+    """The loads and stores of one block: a store, too, leaves its sectors in L1.
+
+    sectors: of all, one request after another, so many of each; loaded: those of loads; near: those
     that the block has just touched, by one of the NEAR loads before in the same straight code. A
     warp issues these one right behind the other, where the simulator has all warps of a block do
     the first of them before the next; that another warp of the block may have touched them is left
     as it is.
     """
 
-    def __init__(self, loads: list[_Request]):
-        self.whose = [(one.key, one.warps) for one in loads]
-        self.sizes = np.array([one.sectors.size for one in loads])
-        self.sectors = np.concatenate([one.sectors for one in loads])
-        number = np.repeat(np.arange(len(loads)), self.sizes)
-        stretch = [-1 - at if one.stretch is None else one.stretch for at, one in enumerate(loads)]
+    def __init__(self, requests: list[_Request]):
+        self.whose = [(STORE if one.stores else one.key, one.warps) for one in requests]
+        self.sizes = np.array([one.sectors.size for one in requests])
+        self.sectors = np.concatenate([one.sectors for one in requests])
+        self.loaded = np.repeat([not one.stores for one in requests], self.sizes)
+        number = np.repeat(np.arange(len(requests)), self.sizes)
+        stretch = [
+            at if (at := one.stretch) is not None else -1 - n for n, one in enumerate(requests)
+        ]
         stretch = np.repeat(stretch, self.sizes)
         order = np.argsort(self.sectors, kind="stable")
         before, again = order[:-1], order[1:]
