@@ -289,7 +289,7 @@ def on_the_simulator(monkeypatch):
 WRITTEN = [row for row in ROWS if row not in (*INSTRUCTIONS, *FEATURES) and "(x)" not in row]
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("row", WRITTEN)
 def test_headers_and_names_are_as_the_page_says(row):
     names = re.findall("`(.+?)`", row)

@@ -229,6 +229,7 @@ def test_a_verdict_sees_one_wrong_element(monkeypatch):
 
 
 # -- what the kernels do ---------------------------------------------------------------------------
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_verdict_in_16_bits_sees_one_pair_too_few(dtype):
     """A causal mask that hides the last key from one query: each gradient alone is refused."""
@@ -267,7 +268,7 @@ def test_the_sanitizer_is_silent():
     assert oracle.judge().agrees
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_counts():
     """7 products; a tile is read once for WARPS*ROWS rows; no bank conflicts, no atomics."""

@@ -81,7 +81,7 @@ def test_scores_far_below_zero_beside_keys_that_are_not_there():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
-@pytest.mark.turns(19)
+@pytest.mark.turns(53)
 @pytest.mark.system
 @pytest.mark.parametrize("options", in_turns([(), (FIXED,)], 2), ids=str)
 def test_the_sanitizer_is_silent(options):

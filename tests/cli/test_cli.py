@@ -222,7 +222,7 @@ def test_tour(capsys, tmp_path, monkeypatch):
     assert figures == {"attention_window_0.png", "scores_in_tiles.png", "errors.png"}
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_tour_fails_when_a_method_disagrees(capsys, tmp_path, wrong_reference, monkeypatch):
     """With the kernels of the figures and one of all attention; the latter's result disagrees."""
     monkeypatch.setattr(tour, "LADDER", tuple(step(number) for number in (2, 5, 9)))

@@ -93,7 +93,7 @@ def test_the_fate_of_a_text(exercise, old, new, fate):
     assert survival._fate(exercise, code, text) == fate
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(37)
 def test_survivors_are_those_that_the_cases_do_not_reject_and_the_file_does_not_list(exercise):
     sizes = 'SIZES = [{"n": 256}]\n'
     blunt = replace(exercise, specification=f"{exercise.specification}\n\n{sizes}")

@@ -126,7 +126,7 @@ def spoilt(found, random_):
     return found
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize(
     "kind", [k for k in STORED if readers(json.loads(STORED[k].read_text())["kind"])]
 )

@@ -85,7 +85,7 @@ def test_the_sanitizer_finds_nothing(method, cluster):
         check(method, smallest(method, cluster), q, k, v, causal=causal)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize(("method", "cluster"), in_turns(crossed(METHODS, CLUSTERS), 3))
 def test_heads_and_biases_in_clusters(method, cluster):
     """Each size of a cluster with another sharing of the bias."""
@@ -278,7 +278,7 @@ LONG = {"flash_fp32": ONE_WARP, "flash_async": ONE_WARP, "flash_split": ONE_WARP
 
 
 # flash_async has the bits of flash_fp32, as a test above says.
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("method", in_turns(["flash_fp32", "flash_split"], 2))
 def test_long_rows_keep_their_digits(method):
     """One float32 sum over as many keys would have four times this error, or more."""

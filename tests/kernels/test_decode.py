@@ -147,7 +147,7 @@ def test_many_sequences():
     check(*inputs(HALF, 70, 2, 1, 1, 96, 16), lengths, page=96, options=("-DBLOCKS=11",))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_without_lengths_and_with_queries_before_the_first_key():
     q, k, v = inputs(BFLOAT16, 2, 6, 3, 5, 40, 64)
     out = attention(q, k, v, "decode", causal=True)
@@ -233,7 +233,7 @@ def test_every_barrier_of_a_cluster_is_needed(line):
     assert report.findings
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_page_outside_the_cache_is_reported():
     """A plan reads its table when it runs, after the host's check."""
     q, k, _ = inputs(BFLOAT16, 1, 1, 1, 1, 64, 64)

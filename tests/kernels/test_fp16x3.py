@@ -59,13 +59,13 @@ RAGGED = [
 ]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(13)
 @pytest.mark.parametrize(("shape", "causal"), in_turns(crossed(RAGGED, [False, True]), 3), ids=str)
 def test_ragged_tiles_and_grouped_heads(shape, causal):
     check(*inputs(*shape), causal=causal, relative=EXACT)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("d", [16, 100])
 def test_a_block_takes_tile_after_tile(d):
     """Rings go round several times, and Q is written over the one of the round before."""
@@ -184,6 +184,7 @@ def halves_as_floats(halves, d, m, of_v):
     return numbers[:, :m, :d]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("d", "threads"), [(40, 256), (64, 64), (128, 1024), (81, 128)])
 def test_both_parts_together_are_the_number(d, threads):
     """23 bits of each, V for the keys that share a tile's column, K for each key."""
@@ -203,7 +204,7 @@ def test_both_parts_together_are_the_number(d, threads):
 METHOD_FILE = "33_flash_fp16x3"
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(
     "text", ["(x / COUNT == 0 ? D * 128 : 0)", "x / COUNT == 0 ? small[i] : big[i]"]
 )
@@ -279,6 +280,7 @@ def test_counts():
     assert seen.totals["shared_store_conflicts"] == 0
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("d", [40, 128])
 def test_the_sanitizer_finds_nothing_in_the_split(d):
     _, k, v = (x.reshape(-1, *x.shape[2:]) for x in inputs(1, 2, 2, 1, 70, d))
@@ -287,7 +289,7 @@ def test_the_sanitizer_finds_nothing_in_the_split(d):
     assert watch.findings == []
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize(("m", "d"), [(180, 56), (120, 128)])
 def test_the_sanitizer_finds_nothing(m, d):
     """A block takes two heads, of two tiles of keys each; one group sees no key of the last one."""

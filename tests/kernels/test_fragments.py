@@ -134,7 +134,7 @@ def test_no_bank_conflicts(dtype, d):
         assert seen.totals["shared_load_conflicts"] == (8 if (dtype, d) == (BFLOAT16, 16) else 0)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("file", in_turns(["13_flash_wmma", "14_flash_mma", "15_flash_tf32x3"], 3))
 def test_the_compiler_makes_the_tensor_instructions_that_are_counted(file):
     """Written out in the code as often as in the PTX: every loop of products is unrolled."""

@@ -65,7 +65,7 @@ def pairs_of(edits):
         yield "\n".join(old), "\n".join(new)
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(53)
 @pytest.mark.parametrize("ablation", in_turns(ABLATIONS, 10), ids=lambda one: one["name"])
 def test_nothing_is_found_without_an_idea(ablation):
     text = edited(*pairs_of(ablation.get("edits", "")))
@@ -87,7 +87,7 @@ def test_nothing_is_found_with_other_numbers_of_tiles(stages):
 SKIPPED = re.compile(r" +k_ring\.wait_full\(step\);  // others see .*\n +v_ring\.wait_full.*\n")
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(47)
 def test_a_release_of_a_tile_that_need_not_be_here_is_found():
     text, times = SKIPPED.subn("", TEXT)
     found, _ = kinds(text, SEVERAL_ROUNDS, TWO_BLOCKS)

@@ -221,7 +221,7 @@ def ptxas() -> str:
     return found[0] if found else shutil.which("ptxas") or pytest.skip("no ptxas here")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("d", [64, 128, 192, 256])
 def test_ptxas_spills_nothing_and_serialises_nothing(d, tmp_path):
     """No C7508 (setmaxnreg ignored), C7510 and C7515 (products one after the other); no spills."""

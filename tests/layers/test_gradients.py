@@ -368,7 +368,7 @@ class Foreign:
         return types.SimpleNamespace(from_dlpack=Foreign)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_swin_stage_gives_gradients_of_the_callers_kind(no_gpu):
     row = LayerRow((1, 4, 4, 4), 3, 2, side=2, blocks=2)
     (x,), weights = seeded_rows(row.shape, seed=3), [seeded_weights(row, s) for s in (1, 2)]
@@ -597,7 +597,7 @@ def test_a_gradient_of_another_shape_is_refused():
         block.backward(x, saved)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize(
     "options", [(), ("-DVECTORS=1", "-DWARPS=2", "-DROWS=2", "-DBLOCKS=1")], ids=str
 )

@@ -119,7 +119,7 @@ def test_an_ablation_computes_attention(one):
     assert np.isnan(made.out).all()
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("one", in_turns(ABLATIONS, 2), ids=lambda one: one.label)
 def test_an_ablation_has_no_race(one):
     q, k, v = seeded_qkv((1, 1, 18, 16), kv_length=40)
@@ -182,7 +182,7 @@ def test_pairs_of_lanes_halve_the_wavefronts_of_k_and_v():
     assert saved == 2 * k_and_v
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(47)
 def test_pointers_and_barriers_show_in_the_counters():
     full = counted(Ablation("flash_async"), *QKV, options=TILE)
     pointers = counted(variants("flash_async")["pointers"], *QKV, options=TILE)

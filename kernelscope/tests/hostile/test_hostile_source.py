@@ -70,7 +70,7 @@ COMPILER_BOMBS = {
 }
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("name", COMPILER_BOMBS)
 def test_compiling_ends(name, tmp_path, monkeypatch):
     (tmp_path / "k.cuh").write_text('#include "k.cuh"\n#include "k.cuh"\n')

@@ -345,7 +345,7 @@ def test_the_sanitizer_does_not_judge_the_memory_in_which_tiles_meet():
     assert found.findings == []
 
 
-@pytest.mark.turns(3)  # the header of cooperative groups takes the compiler seconds
+@pytest.mark.turns(7)  # the header of cooperative groups takes the compiler seconds
 def test_a_barrier_of_the_whole_grid(build, monkeypatch):
     monkeypatch.setattr(launch, "LANES_PER_CHUNK", 96)  # blocks of several chunks meet
     out, value = zeros((7, 33)), np.arange(7)

@@ -186,7 +186,7 @@ def test_the_tracer_shows_variables_arrays_and_the_source():
 CASES = (good_kernels.case_matmul_tiled, good_kernels.case_constant_array_and_device_function)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("case", CASES, ids=["matmul_tiled", "device_function"])
 def test_both_builds_of_a_kernel_write_the_same(case):
     results = []

@@ -35,7 +35,7 @@ IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; ro
 KERNELS = [(folder, name) for folder, kernels in EXPECTED.items() for name in sorted(kernels)]
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 @pytest.mark.parametrize(("folder", "name"), KERNELS)
 def test_a_kernel_gives_what_numpy_gives(folder, name):

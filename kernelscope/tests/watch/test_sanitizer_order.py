@@ -136,6 +136,7 @@ def test_a_cluster_barrier_orders_its_blocks(body):
     assert in_started_clusters(body, Sanitizer()).findings == []
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("body", "kind"), [*((body, "race") for body in RACING), (UNWRITTEN, "uninitialised-read")]
 )

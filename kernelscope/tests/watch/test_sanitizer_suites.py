@@ -359,7 +359,7 @@ def barriers():
     return launch
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("name", BARRIERS)
 def test_barriers_in_functions(name, barriers):
@@ -454,7 +454,7 @@ SENDERS = {  # an exit is no arrival; an arrival publishes what came before it, 
 }
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 @pytest.mark.parametrize("name", SENDERS)
 def test_threads_of_a_cluster_that_end_early(name):

@@ -222,7 +222,7 @@ def test_a_killed_judge_is_not_kept_as_a_grade(proved, tmp_path, capsys):
     assert "14 of 14" in capsys.readouterr().out
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_judge_without_nvrtc_grades_nobody(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(verdict, "_proven", set())

@@ -81,7 +81,7 @@ def threads(monkeypatch):
     return ParallelSuite("parallel", "small ones", (ROW,))
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(37)
 @pytest.mark.system
 def test_a_row_and_its_record(threads, tmp_path, capsys):
     with threads.started():
