@@ -221,3 +221,18 @@ def test_pieces_that_blocks_load_at_one_time():
     table, row, nothing = streams.shared([(0, 640), (64_000, 64_000), (1 << 24, 64)])
     assert table == nothing == (0.0, 0.0, 0.0)
     assert row == (64 * 135 / 4, 2 * 45 / 45 / 3, 0.0)
+
+
+def test_a_store_leaves_its_sectors_in_l1():
+    """A block writes 32 lines and reads them; behind 100 other lines it finds none of them."""
+    for between, missing in ((0, 0.0), (100, 128.0)):
+        streams = SectorStreams()
+        streams.begin()
+        for line in range(32):
+            streams.store(np.arange(32, dtype=np.uint64) * 4 + 128 * line)
+        for line in range(between):
+            streams.add(1, np.arange(32, dtype=np.uint64) * 4 + (1 << 20) + 128 * line)
+        for line in range(32):
+            streams.add(2, np.arange(32, dtype=np.uint64) * 4 + 128 * line)
+        assert streams.misses(64, resident=1)[2] == (missing, missing / 128)
+        assert -1 not in streams.misses(64, resident=1)
