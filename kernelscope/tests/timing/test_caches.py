@@ -180,6 +180,11 @@ def test_what_a_cache_has_lost_before_it_is_loaded_again():
         streams.add(1, np.arange(32, dtype=np.uint64) * 4 + 128 * line)
     assert streams.lost(100) == {1: (0.0, 0.0)}
     assert streams.lost(40) == {1: (256.0, 0.5)}
+    streams.begin()  # another block reads half of them
+    streams.add(1, np.arange(0, 32 * 128, 4, dtype=np.uint64))
+    again = SectorStreams()
+    again._requests = streams._requests
+    assert again.lost(40)[1][0] == (128 + 0) / 2
 
 
 def test_pieces_are_touched_first_by_one_load():

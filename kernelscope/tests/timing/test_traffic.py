@@ -14,8 +14,8 @@ from kernelscope.timing.traffic import (
     Traffic,
     bytes_of_buffers,
     dram_traffic,
-    loaded_again,
     sectors_stored,
+    shared_by_blocks,
 )
 
 H200 = gpu("h200")
@@ -69,14 +69,19 @@ def test_loads_wait_for_dram_for_what_they_touch_first_or_have_lost():
 BLOCKS, ANY_TIME = 2500, 0.41  # of two times without an order
 
 
-def again(mib, loaded, apart=ANY_TIME, rounds=1.0, beside=0.0):
-    """Megabytes that blocks load again of an array of so many MiB, of which each loads so many
-    bytes of pieces; beside: bytes of an array that is read once.
+def read_and_again(mib, loaded, apart=ANY_TIME, rounds=1.0, beside=0.0):
+    """(Megabytes that blocks load, and that they load again) of an array of so many MiB, of which
+    each loads so many bytes of pieces; beside: bytes of an array that is read once.
     """
     size = mib * 2.0**20
     shared = [(loaded, loaded / size, apart), (beside / BLOCKS, 0.0, 0.0)]
-    read = np.array([size, beside])
-    return loaded_again(H200, read, np.zeros(2), 0.0, shared, BLOCKS, rounds) / 1e6
+    read = np.array([min(size, loaded * BLOCKS), beside])
+    found = shared_by_blocks(H200, read, np.zeros(2), 0.0, shared, BLOCKS, rounds)
+    return found[0] / 1e6, found[1] / 1e6
+
+
+def again(*how, **other):
+    return read_and_again(*how, **other)[1]
 
 
 @pytest.mark.parametrize(
@@ -86,8 +91,14 @@ def test_random_loads_of_more_than_l2_holds(mib, measured):
     """DRAM's megabytes of 12.8 million loads of 16 bytes, as Nsight Compute counted them on an
     H200; the array itself is read once at least.
     """
-    found = again(mib, 64 * 12.8e6 / BLOCKS)
-    assert found + mib * 1.048576 == pytest.approx(measured, rel=0.2)
+    assert sum(read_and_again(mib, 64 * 12.8e6 / BLOCKS)) == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize("times", [0.1, 1.0, 3.0])
+def test_of_random_pieces_some_are_read_and_some_not(times):
+    """As many as the array has, times so many: of as many 0.63 are read."""
+    found, _ = read_and_again(64, times * 2.0**26 / BLOCKS)
+    assert found == pytest.approx(2**26 / 1e6 * (1 - np.exp(-times)), rel=0.01)
 
 
 def test_what_all_blocks_load_is_kept():

@@ -117,6 +117,12 @@ class SectorStreams:
             return 1.0
         return min(1.0, self._first[key][0] / len(self.streams) / requests)
 
+    @cached_property
+    def _pieces(self) -> tuple[np.ndarray, np.ndarray]:
+        """(pieces that the blocks load, ascending; how many blocks load each)."""
+        loads = [np.unique(one.sectors[one.loaded] // PIECE_SECTORS) for one in self.streams]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *loads]), return_counts=True)
+
     def shared(self, stretches: list[tuple[int, int]]) -> list[tuple[float, float, float]]:
         """Return of each stretch of memory, (first byte, bytes): (bytes of the pieces that a block
         loads and one other at most, the chance that another given block loads one of them, how far
@@ -161,12 +167,16 @@ class SectorStreams:
 
     def lost(self, lines: int) -> dict[int, tuple[float, float]]:
         """Return instruction key -> of a block, (sectors that it loads again and that a cache of so
-        many lines for the block alone has lost, share of the requests that lack any).
+        many lines for the block alone has lost, share of the requests that lack any). Those are of
+        pieces that no other block loads.
         """
         blocks = [_Together([stream]) for stream in self.streams]
         absent = [block.absent(max(1, lines)) for block in blocks]
+        owned, count = self._pieces
+        common = owned[count > 1]
         for block, lacking in zip(blocks, absent, strict=True):
             lacking[np.unique(block.sectors, return_index=True)[1]] = False  # those it loads first
+            lacking &= ~np.isin(block.sectors // PIECE_SECTORS, common)
         return _of_a_block(blocks, absent)
 
     def misses(

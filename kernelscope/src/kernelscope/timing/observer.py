@@ -29,7 +29,7 @@ from .gpus import GpuConstants, gpu
 from .machine_code import machine_code, numbers_of
 from .model import Prediction, predict
 from .report import text
-from .traffic import Reuse, bytes_of_buffers, kept_bytes, loaded_again, reused_bytes
+from .traffic import Reuse, bytes_of_buffers, kept_bytes, reused_bytes, shared_by_blocks
 from .uneven import Unevenness, unevenness
 from .work import LaunchShape, l1_lines, resident_blocks, work_of
 
@@ -331,19 +331,24 @@ class Time(Counters):
 
     def _reuse(self, launch: Launch, scale: float, resident: int) -> Reuse:
         room = sum(b.size for b in launch.buffers if b.space == "global")
-        (read, lone_read), (written, lone_written) = bytes_of_buffers(self.gpu, self._pieces, scale)
-        again, blocks = 0.0, int(np.prod(launch.grid))
-        if read.sum() + written.sum() + lone_read.sum() > kept_bytes(self.gpu) and read.size:
+        (read, lone), (written, lone_written) = bytes_of_buffers(self.gpu, self._pieces, scale)
+        distinct, again, blocks = read.sum(), 0.0, int(np.prod(launch.grid))
+        written, lone_read, lone_written = (
+            float(of_buffers.sum()) for of_buffers in (written, lone, lone_written)
+        )
+        if distinct + written + lone_read > kept_bytes(self.gpu) and read.size:
             shared = self._streams.shared([buffer[:2] for buffer in self._pieces[0]])
             rounds = blocks / (resident * self.gpu.sms)
-            again = loaded_again(self.gpu, read, lone_read, written.sum(), shared, blocks, rounds)
+            distinct, again = shared_by_blocks(
+                self.gpu, read, lone, written, shared, blocks, rounds
+            )
         hottest, halves = self._hot.most(scale, self.gpu.slices)
         stored, _ = self._stored.most(scale, self.gpu.slices)
         return Reuse(
-            read.sum() * (1 - self._streams.own_share),
-            written.sum(),
-            lone_read=lone_read.sum(),
-            lone_written=lone_written.sum(),
+            distinct * (1 - self._streams.own_share),
+            written,
+            lone_read=lone_read,
+            lone_written=lone_written,
             again=again,
             hottest=hottest,
             room=room,

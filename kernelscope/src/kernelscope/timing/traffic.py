@@ -29,6 +29,7 @@ WHOLE = 0.99  # share of a sector: as much is all of it
 MOST_JOINED = 16  # lines of a store's request, if L1 joins it with others
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 ANY_TIME = 0.2  # of a block, as a standard difference: of two times without an order it is 0.41
+EVEN = 2.0  # times that chance: below, what is more comes from pieces that many blocks load
 MISSED = 1.4  # requests of a line that such a piece costs L2 besides, where it is missing
 
 
@@ -73,7 +74,7 @@ def bytes_of_buffers(
     return found
 
 
-def loaded_again(
+def shared_by_blocks(
     gpu: GpuConstants,
     read: np.ndarray,
     lone: np.ndarray,
@@ -81,22 +82,27 @@ def loaded_again(
     shared: list[tuple[float, float, float]],
     blocks: int,
     rounds: float,
-) -> float:
-    """Return the bytes that blocks load when L2 has lost what others have loaded.
+) -> tuple[float, float]:
+    """Return (distinct bytes read, bytes that blocks load when L2 has lost them since others did).
 
-    read, lone: (buffers,) bytes; shared: of each buffer, as SectorStreams.shared. Blocks that load
-    a piece at one time of theirs find what the others of their round do; where the times have no
-    order, one touch of a piece comes as long after another as any.
+    read, lone: (buffers,) bytes, the former at most; shared: of each buffer, as
+    SectorStreams.shared. Blocks that load a piece at one time of theirs find what the others of
+    their round do; where the times have no order, one touch of a piece comes as long after another
+    as any.
     """
     loaded, chance, apart = np.array(shared).T
-    most = np.maximum(0.0, blocks * loaded / np.maximum(read, 1.0) - 1)
-    others = np.minimum(most, chance * (blocks - 1))  # that load a piece besides
+    anywhere = loaded / np.maximum(read, 1.0)  # the chance if all pieces have the same
+    chance = np.where(chance < EVEN * anywhere, np.minimum(chance, anywhere), chance)
+    loads, meeting = blocks * loaded, chance * (blocks - 1)
+    alone = np.where(meeting > 0, -np.expm1(-meeting) / np.maximum(meeting, 1e-9), 1.0)
+    read = read - np.maximum(0.0, np.minimum(read, loads) - alone * loads)
+    others = np.minimum(meeting, np.maximum(0.0, loads / np.maximum(read, 1.0) - 1))
     others = np.where(apart > ANY_TIME, others, np.minimum(others, max(rounds - 1, 0.0)))
     between = written / (1 + others)  # bytes that come in between two touches of a piece
     between += (read * np.minimum(1.0, (1 + others) / (1 + others[:, None]))).sum(1)
     missed = np.maximum(0.0, 1 - kept_bytes(gpu) / np.maximum(between, 1.0))
     again = missed * np.maximum(0.0, (1 + others) * read - lone) - read
-    return float(np.maximum(0.0, again).sum())
+    return float(read.sum()), float(np.maximum(0.0, again).sum())
 
 
 class Traffic:
