@@ -241,6 +241,7 @@ def record():
 
 @pytest.mark.turns(17)
 @pytest.mark.system
+@pytest.mark.filterwarnings("ignore::kernelscope.errors.ArgumentWarning")  # measured so
 @pytest.mark.parametrize(
     ("name", "place"), [("h200", "best"), ("h200", "median"), ("h200", "worst"), ("h100", "worst")]
 )

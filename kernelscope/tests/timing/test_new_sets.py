@@ -1,9 +1,11 @@
 """The kernels of the third and of later sets are right, at small shapes."""
 
 from collections import Counter
+from contextlib import nullcontext
 
 import eighth_expected
 import eleventh_expected
+import fourteenth_expected
 import ninth_expected
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import third_expected
 import thirteenth_expected
 import twelfth_expected
 from held_out_set import FOLDERS, NAMES, at_shape, held_out
+from kernelscope.errors import ArgumentWarning
 
 EXPECTED = {
     "held_out_third": third_expected.EXPECTED,
@@ -21,6 +24,7 @@ EXPECTED = {
     "held_out_eleventh": eleventh_expected.EXPECTED,
     "held_out_twelfth": twelfth_expected.EXPECTED,
     "held_out_thirteenth": thirteenth_expected.EXPECTED,
+    "held_out_fourteenth": fourteenth_expected.EXPECTED,
 }
 TIMES = {
     "held_out_third": 80,
@@ -30,8 +34,11 @@ TIMES = {
     "held_out_eleventh": 48,
     "held_out_twelfth": 48,
     "held_out_thirteenth": 48,
+    "held_out_fourteenth": 48,
 }
 IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; rows are sorted here
+# They read arrays as another type than these have, and so they were measured.
+OF_ANOTHER_TYPE = {"automaton_lines", "causal_conv_1d_silu_half", "recursive_gaussian_columns"}
 KERNELS = [(folder, name) for folder, kernels in EXPECTED.items() for name in sorted(kernels)]
 
 
@@ -43,7 +50,9 @@ def test_a_kernel_gives_what_numpy_gives(folder, name):
     case = at_shape(folder, name, shape)
     values = case.values(np)
     wanted = expected(*(v.copy() if isinstance(v, np.ndarray) else v for v in values))
-    case.kernel("simulator")(case.grid, case.block, values)
+    warned = pytest.warns(ArgumentWarning, match="reads the same bytes as its own type")
+    with warned if name in OF_ANOTHER_TYPE else nullcontext():
+        case.kernel("simulator")(case.grid, case.block, values)
     for number, right in wanted.items():
         found = values[number]
         if IN_ANY_ORDER.get(name) == number:
