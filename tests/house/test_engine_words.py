@@ -21,6 +21,7 @@ _SETS = {
     "eleventh": ["layers.cu", "products.cu"],
     "twelfth": ["layers.cu", "products.cu"],
     "thirteenth": ["matrices.cu"],
+    "fourteenth": ["grids.cu", "products.cu", "rows.cu"],
 }
 # The names that variables of the environment had before; the name of another simulator.
 ALIASES = {

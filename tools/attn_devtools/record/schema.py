@@ -540,6 +540,8 @@ class TimeModelRecord(RecordStamp):
     twelfth_corrected: NotRequired[TimeModelPart]
     thirteenth: NotRequired[TimeModelPart]
     thirteenth_corrected: NotRequired[TimeModelPart]
+    fourteenth: NotRequired[TimeModelPart]
+    fourteenth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
