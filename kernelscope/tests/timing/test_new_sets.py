@@ -3,10 +3,8 @@
 from collections import Counter
 from contextlib import nullcontext
 
-import eighth_expected
 import eleventh_expected
 import fourteenth_expected
-import ninth_expected
 import numpy as np
 import pytest
 import tenth_expected
@@ -18,8 +16,6 @@ from kernelscope.errors import ArgumentWarning
 
 EXPECTED = {
     "held_out_third": third_expected.EXPECTED,
-    "held_out_eighth": eighth_expected.EXPECTED,
-    "held_out_ninth": ninth_expected.EXPECTED,
     "held_out_tenth": tenth_expected.EXPECTED,
     "held_out_eleventh": eleventh_expected.EXPECTED,
     "held_out_twelfth": twelfth_expected.EXPECTED,
@@ -28,8 +24,6 @@ EXPECTED = {
 }
 TIMES = {
     "held_out_third": 80,
-    "held_out_eighth": 48,
-    "held_out_ninth": 48,
     "held_out_tenth": 48,
     "held_out_eleventh": 48,
     "held_out_twelfth": 48,
