@@ -22,6 +22,7 @@ PARTS = (
     "_twelfth",
     "_thirteenth",
     "_fourteenth",
+    "_fifteenth",
 )
 NAMES = tuple("held_out" + part for part in PARTS)
 FOLDERS = {name: Path(__file__).with_name(name) for name in NAMES}
