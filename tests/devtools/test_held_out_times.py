@@ -27,6 +27,7 @@ NAMES = {  # set -> those of its kernels that are tried
     "held_out_twelfth": ("over_composite_rgba", "gcn_scatter_add", "pair_hmm_warp"),
     "held_out_thirteenth": ("murmur3_strings", "sddmm_warp", "farthest_points"),
     "held_out_fourteenth": ("adagrad_embedding_rows", "spmv_bsr_4x4", "ray_triangles_nearest"),
+    "held_out_fifteenth": ("geglu_erf_half2", "minhash_128", "cahn_hilliard_double"),
 }
 
 

@@ -49,13 +49,17 @@ def test_times():
         name: read(measured_tables.ENGINE_RECORDS / name / "time_model.json")
         for name in ("h200", "h100")
     }
-    newest = records["h200"]["thirteenth"]
+    newest = records["h200"]["fifteenth"]
     found, kernels = newest["summary"], {row["label"].split()[0] for row in newest["rows"]}
     within = f"{found['within_30_percent']:.0%} of {found['count']} within 30%"
     errors = f"{found['median']:.1%} median error, {found['worst']:.0%} at worst, {within}"
     assert f"{errors} on an H200: {len(kernels)} new kernels, [first" in PROSE
-    assert not {"twelfth", "thirteenth", "fourteenth"} & {*records["h100"]}
-    before = [records["h200"]["twelfth"], records["h200"]["eleventh"], records["h100"]["third"]]
+    assert not {"thirteenth", "fourteenth", "fifteenth"} & {*records["h100"]}
+    before = [
+        records["h200"]["fourteenth"],
+        records["h200"]["thirteenth"],
+        records["h100"]["third"],
+    ]
     of_each = [
         f"{one['count'] // 2} kernels, {one['median']:.1%}, {one['worst']:.0%}, "
         f"{one['within_30_percent']:.0%}"

@@ -538,6 +538,8 @@ class TimeModelRecord(RecordStamp):
     thirteenth_corrected: NotRequired[TimeModelPart]
     fourteenth: NotRequired[TimeModelPart]
     fourteenth_corrected: NotRequired[TimeModelPart]
+    fifteenth: NotRequired[TimeModelPart]
+    fifteenth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
