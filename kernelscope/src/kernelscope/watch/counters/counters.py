@@ -93,9 +93,9 @@ _TENSOR_SUMS = 128  # of one machine instruction: 16 rows, 8 columns
 def tensor_instructions(parts: list[str]) -> int:
     """Return the machine instructions of sm_90 that the parts of an opcode stand for.
 
-    One computes 16 x 8 sums or fewer: wmma.m16n16k16 is two. Products of 8-bit floats are split
-    along k in two, since mma has no unit for them on sm_90. (Seen in the machine code of ptxas
-    13.0.) A wgmma is one for each of its four warps, whatever its shape.
+    One computes 16 x 8 sums or fewer: wmma.m16n16k16 is two. Split along k in two are products of
+    8-bit floats, since mma has no unit for them on sm_90, and those of TF32 of wmma. (Seen in the
+    machine code of ptxas 13.0.) A wgmma is one for each of its four warps, whatever its shape.
     """
     if parts[:2] == ["wgmma", "mma_async"]:
         return 1
@@ -105,7 +105,8 @@ def tensor_instructions(parts: list[str]) -> int:
     if shape is None:
         return 1
     m, n = map(int, shape.groups())
-    return max(1, m * n // _TENSOR_SUMS) * (2 if _FLOAT8 & set(parts) else 1)
+    split = _FLOAT8 & {*parts} or parts[0] == "wmma" and "tf32" in parts
+    return max(1, m * n // _TENSOR_SUMS) * (2 if split else 1)
 
 
 class _Row:
