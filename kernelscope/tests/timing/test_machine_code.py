@@ -92,6 +92,9 @@ def test_a_branch_takes_longer_in_long_code(length):
     [
         ("HMMA.16816.F32", 16 * 8 * 16),
         ("HMMA.1688.F32.TF32", 16 * 8 * 8 * 2),
+        ("HMMA.1688.F32", 16 * 8 * 16 * 2 / 3),  # half the work in two thirds of the time
+        ("HMMA.1684.F32.TF32", 16 * 8 * 16 * 2 / 3),
+        ("IMMA.16832.S8.S8", 16 * 8 * 16),
         ("HGMMA.64x64x16.F32", 16 * 64 * 16),
         ("HGMMA.64x128x16.F32.BF16", 16 * 128 * 16),
     ],

@@ -14,6 +14,7 @@ from kernelscope.timing.traffic import (
     Traffic,
     bytes_of_buffers,
     dram_traffic,
+    joined_stores,
     sectors_stored,
     shared_by_blocks,
 )
@@ -43,14 +44,14 @@ def stores(count, lines, bases=("%rd1",)):
     (3, MOST_JOINED, False), (4, MOST_JOINED + 1, False), (1, MOST_JOINED, False),
 ])  # fmt: skip
 def test_stores_of_few_lines_fill_their_sectors_together(count, lines, joined):
-    cost = {*sectors_stored(stores(count, lines)).values()}
-    assert cost == ({32} if joined else {64 + lines})
+    found = stores(count, lines)
+    cost = {sectors_stored(one, joined_stores(found)) for one in found}
+    assert cost == ({16} if joined else {64 + lines})
 
 
 def test_stores_to_two_arrays_fill_no_sectors_together():
-    cost = {*sectors_stored(stores(2, MOST_JOINED, ("%rd1", "%rd2"))).values()}
-    assert cost == {64 + MOST_JOINED}
-    assert {*sectors_stored(stores(4, MOST_JOINED, ("%rd1", "%rd2"))).values()} == {32}
+    for count, shares in ((2, set()), (4, {0.5})):
+        assert {*joined_stores(stores(count, MOST_JOINED, ("%rd1", "%rd2"))).values()} == shares
 
 
 def test_loads_wait_for_dram_for_what_they_touch_first_or_have_lost():

@@ -109,7 +109,7 @@ class ChunkView(MachineView):
             return self.call_sites[0]
         having = self._sites_having(instruction)
         outer = self._sites[caller]
-        path = (*outer.prefix, at)
+        path = outer.key(at)
         here = [one for one in having if self._sites[one].prefix[: len(path)] == path]
         # The call sites of a recursive function are shared: its frame tells whose callee it is.
         shared = [one for one in having if self._sites[one].base == outer.frame_end]

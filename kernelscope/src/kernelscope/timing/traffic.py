@@ -26,7 +26,9 @@ UNEVEN = 0.67 * 1.63
 # 9 for four.
 LINE_STORE, PART_STORED = 1.0, 1.0
 WHOLE = 0.99  # share of a sector: as much is all of it
-MOST_JOINED = 16  # lines of a store's request, if L1 joins it with others
+# Lines of a store's request, if L1 joins it with others; share of its sectors that leaves at least:
+# 4 words of a thread, one after another, took 8 ps a line, where whole sectors take 16.
+MOST_JOINED, JOINED = 16, 0.5
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 ANY_TIME = 0.2  # of a block, as a standard difference: of two times without an order it is 0.41
 EVEN = 2.0  # times that chance: below, what is more comes from pieces that many blocks load
@@ -129,7 +131,7 @@ class Traffic:
         self.sent: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.first_bytes, self.lost_bytes = 0.0, 0.0
         counted = list(counted)
-        stored = sectors_stored(counted)
+        joined = joined_stores(counted)
         for one in counted:
             kind = one.kind
             if one.counts["match_values"]:
@@ -155,7 +157,7 @@ class Traffic:
             lines = counts[f"global_{way}_lines"]
             self.sent[key] += {
                 "load": one.l1_missing * ASKED * lines,
-                "store": max(STORED * lines, STORED_SECTOR * sectors),
+                "store": joined.get(id(one), 1.0) * max(STORED * lines, STORED_SECTOR * sectors),
                 "atomic": STORED * lines,
             }[way]
             words = max(1, bits_of(one.instruction) // 32) if kind == "global load" else 0
@@ -170,7 +172,7 @@ class Traffic:
                 self.first_bytes += SECTOR_BYTES * missing if first is None else first
             in_l2 = {
                 "load": max(sectors, LINE_LOAD * lines),
-                "store": stored.get(id(one), 0.0),
+                "store": sectors_stored(one, joined) if way == "store" else 0.0,
                 "atomic": atomic * sectors,
             }
             self.l2_sectors[key] += one.l1_missing * in_l2[way]
@@ -201,29 +203,42 @@ class Traffic:
         return self.far[line, "global atomic"] / requests if requests else 0.0
 
 
-def sectors_stored(counted: list[PtxCounts]) -> dict[int, float]:
-    """PtxCounts of a store to global memory, by its id -> sectors that it costs L2.
+def filled_share(one: PtxCounts) -> float:
+    """Share of the sectors of a store that it fills."""
+    size = bits_of(one.instruction) / 8 * one.counts["thread_instructions"]
+    return min(1.0, size / (SECTOR_BYTES * one.counts["global_store_sectors"]))
 
-    Stores of one basic block beside one address that fill sectors together leave L1 joined where
-    each has few lines: eight words of a thread take as long as their sectors, 64 words or 16 of 16
-    bytes that a thread has beside lines of others do not.
+
+def joined_stores(counted: list[PtxCounts]) -> dict[int, float]:
+    """PtxCounts of a store to global memory, by its id -> share of its sectors that leaves L1, of
+    those that L1 joins with others.
+
+    These are of one basic block beside one address, fill sectors together, and have few lines each:
+    eight words of a thread; not 64 words, or 16 of 16 bytes that a thread has beside lines of
+    others.
     """
-    parts: defaultdict[tuple, list[tuple[PtxCounts, float]]] = defaultdict(list)
-    found = {}
+    parts: defaultdict[tuple, list[PtxCounts]] = defaultdict(list)
     for one in counted:
-        sectors, lines = one.counts["global_store_sectors"], one.counts["global_store_lines"]
-        if sectors and not one.merged:
-            size = bits_of(one.instruction) / 8 * one.counts["thread_instructions"]
-            filled = min(1.0, size / (SECTOR_BYTES * sectors))
-            in_part = min(1.0, 2 * (1 - filled))  # of a stretch its two ends
-            found[id(one)] = sectors * (1 + PART_STORED * in_part) + LINE_STORE * lines
-            if in_part == 1.0 and lines <= MOST_JOINED * one.executions:
-                parts[one.place.block, _base(one)].append((one, filled))
+        if one.counts["global_store_sectors"] and not one.merged and filled_share(one) <= 0.5:
+            if one.counts["global_store_lines"] <= MOST_JOINED * one.executions:
+                parts[one.place.block, _base(one)].append(one)
+    found = {}
     for block in parts.values():
-        share = sum(filled for _, filled in block)
+        share = sum(map(filled_share, block))
         if round(share) and abs(share - round(share)) < 1 - WHOLE:
-            found |= {id(one): one.counts["global_store_sectors"] for one, _ in block}
+            found |= {id(one): max(filled_share(one), JOINED) for one in block}
     return found
+
+
+def sectors_stored(one: PtxCounts, joined: dict[int, float]) -> float:
+    """Return the sectors that a store to global memory costs L2."""
+    sectors, lines = one.counts["global_store_sectors"], one.counts["global_store_lines"]
+    if not sectors:
+        return 0.0
+    if id(one) in joined:
+        return sectors * joined[id(one)]
+    in_part = min(1.0, 2 * (1 - filled_share(one)))  # of a stretch its two ends
+    return sectors * (1 + PART_STORED * in_part) + LINE_STORE * lines
 
 
 def _base(one: PtxCounts) -> str:

@@ -1,14 +1,16 @@
 """Control flow of one function: basic blocks, and which registers are live where.
 
-A block's key is its place in program order: (index,) in the kernel itself, (call site, index) in a
-device function called from there, and so on. Python orders tuples the way the machine wants to
-run them: of several groups of lanes, the one with the lowest key runs first, so that the two
-sides of a branch meet again.
+A block's key is its place in the order of running: (place,) in the kernel itself, (call site,
+place) in a device function called from there, and so on. Python orders tuples the way the machine
+wants to run them: of several groups of lanes, the one with the lowest key runs first, so that the
+two sides of a branch meet again.
 """
 
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kernelscope.ptx.registers import followers
 from kernelscope.ptx.syntax import Function, Instruction
 
 Key = tuple[int, ...]
@@ -114,6 +116,58 @@ def leaders(function: Function) -> list[int]:
         if instruction.guard is not None and not instruction.opcode.startswith("bra"):
             starts |= {i, i + 1}
     return sorted(s for s in starts if s <= len(function.body))
+
+
+def running_order(function: Function) -> list[int]:
+    """Return each instruction's place, and the end's: a block comes behind all that lead to it,
+    unless they go back to it. Where the text has them so, its order stays.
+
+    Compilers may place a block before what leads to it. Lanes that have reached it would run ahead
+    of those that are on their way.
+    """
+    body = function.body
+    starts = [*leaders(function), len(body)]
+    number = {start: at for at, start in enumerate(starts)}
+    ends = starts[1:]
+    follows = [followers(body[end - 1], end, function) for end in ends] + [[]]
+    follows = [[number[one] for one in after] for after in follows]
+    back = _edges_back(follows)
+    left = [0] * len(starts)
+    for at, after in enumerate(follows):
+        for one in after:
+            left[one] += (at, one) not in back
+    ready = [at for at, count in enumerate(left) if not count]
+    places, place = [0] * (len(body) + 1), 0
+    while ready:
+        at = heapq.heappop(ready)
+        for index in range(starts[at], ends[at] if at < len(ends) else len(body)):
+            places[index], place = place, place + 1
+        for one in follows[at]:
+            left[one] -= (at, one) not in back
+            if not left[one] and (at, one) not in back:
+                heapq.heappush(ready, one)
+    places[len(body)] = len(body)
+    return places
+
+
+def _edges_back(follows: list[list[int]]) -> set[tuple[int, int]]:
+    """The edges to a block from which a search has come, and has not left it."""
+    found, state = set(), [0] * len(follows)  # 1: the search is below it, 2: is done with it
+    for root in range(len(follows)):
+        path = [(root, iter(follows[root]))] if not state[root] else []
+        while path:
+            at, rest = path[-1]
+            state[at] = 1
+            for one in rest:
+                if state[one] == 1:
+                    found.add((at, one))
+                elif not state[one]:
+                    path.append((one, iter(follows[one])))
+                    break
+            else:
+                state[at] = 2
+                path.pop()
+    return found
 
 
 def solve_liveness(

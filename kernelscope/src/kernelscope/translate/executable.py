@@ -136,7 +136,7 @@ class Executable:
             if "cudaCDP" in callee:
                 why = "kernels that launch kernels are not simulated: launch them from the host"
             raise UnsupportedKernel(caller.complaint(call, why))
-        prefix = (*caller.prefix, call.index)
+        prefix = caller.key(call.index)
         recursion = (caller.recursion or prefix) if callee in self.recursive else None
         if recursion is not None:  # the deeper a frame, the lower its keys: it runs first
             prefix = (*recursion, -caller.frame_end, self.functions.index(callee))

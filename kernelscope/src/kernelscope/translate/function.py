@@ -106,6 +106,7 @@ class Instance:
         called_from: tuple[Instance, Instruction] | None = None,
     ):
         self.kernel, self.function, self.prefix = kernel, function, prefix
+        self.order = flow.running_order(function)
         self.called_from = called_from
         self.depth = called_from[0].depth + 1 if called_from else 0
         self.base, self.return_key, self.live_after = base, return_key, live_after
@@ -224,7 +225,7 @@ class Instance:
     # -- blocks ---------------------------------------------------------------------------------
     def key(self, index: int) -> Key:
         """The key of the block that starts at an instruction of this function."""
-        return (*self.prefix, index)
+        return (*self.prefix, self.order[index])
 
     @no_garbage_collection()
     def build(self) -> None:

@@ -2,15 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from ...ptx.syntax import Instruction
-from ..machine_code import Code, codes
+from ..machine_code import Code, Segment, codes
 from .kinds import KINDS, has_slow_path, is_swap
 
+_OF_SHARED = {"LD": "LDS", "ST": "STS", "ATOM": "ATOMS"}
 _WAYS = {"ld": "load", "st": "store", "atom": "atomic", "red": "atomic"}
 
 
@@ -94,6 +95,21 @@ class PtxCounts:
         if self.kind == "shared atomic" and is_swap(self.instruction):
             return self.counts["swaps"]
         return self.executions
+
+
+def with_spaces(segments, counted: Iterable[PtxCounts]) -> tuple[Segment, ...]:
+    """The same segments, with loads, stores and atomics of generic addresses by the names of those
+    of shared memory, where the PTX instructions that they are made of have reached that.
+    """
+    shared = {one.origin for one in counted if one.kind.startswith("shared")}
+
+    def named(code: Code) -> Code:
+        fits = code.name in _OF_SHARED and code.origin in shared
+        return replace(code, name=_OF_SHARED[code.name]) if fits else code
+
+    if not any(code.name in _OF_SHARED for _, code in codes(segments)):
+        return segments
+    return tuple(replace(one, code=[named(code) for code in one.code]) for one in segments)
 
 
 def loads_of(segments, counted: Iterable[PtxCounts]) -> dict[int, PtxCounts]:

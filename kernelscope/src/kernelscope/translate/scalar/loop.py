@@ -94,7 +94,7 @@ class _Writer:
         """The first block of a function that a call has reached before."""
         call: Instruction = block.terminator.instruction
         target = call_parts(call)[1]
-        instance = self.kernel.instances.get((*block.instance.prefix, call.index))
+        instance = self.kernel.instances.get(block.instance.key(call.index))
         if instance is None or not isinstance(target, Symbol) or instance.recursion is not None:
             return None
         return instance.key(0)
