@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from kernelscope.machine import launch
-from machine_harness import run, zeros
+from kernelscope.translate.program import Program
+from machine_harness import Listener, run, zeros
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)
@@ -312,3 +313,44 @@ def test_a_variable_set_on_one_path_only(build):
     a, out = data(n, 12), zeros(n)
     run(CODE, "unset", 1, n, a, out, np.int32(n), build=build)
     assert out.tolist() == [2 * x + 3 if x > 5 else 0 for x in a.tolist()]
+
+
+# The block MEET stands before the two that lead to it, as compilers place it at times; a third
+# comes from a call, whose blocks have keys of their own.
+MEETING = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .func (.param .b32 r) twice(.param .b32 a) {
+.reg .b32 %r<3>;
+ld.param.b32 %r1, [a]; add.s32 %r2, %r1, %r1; st.param.b32 [r], %r2; ret; }
+.visible .entry k(.param .u64 out) {
+.reg .pred %p<4>; .reg .b32 %r<9>; .reg .b64 %rd<4>;
+mov.u32 %r1, %tid.x; mov.u32 %r2, 0; mov.u32 %r3, 0; bra HEAD;
+MEET: add.s32 %r2, %r2, 1; setp.ge.s32 %p1, %r2, 8; @%p1 bra DONE;
+HEAD: add.s32 %r4, %r1, %r2; and.b32 %r5, %r4, 3; setp.eq.s32 %p2, %r5, 0; @%p2 bra FIRST;
+setp.eq.s32 %p3, %r5, 1; @%p3 bra CALLED;
+add.s32 %r3, %r3, 5; bra MEET;
+FIRST: xor.b32 %r3, %r3, %r2; bra MEET;
+CALLED: { .param .b32 a1; .param .b32 r1; st.param.b32 [a1], %r3;
+call.uni (r1), twice, (a1); ld.param.b32 %r3, [r1]; } bra MEET;
+DONE: ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2;
+st.global.u32 [%rd3], %r3; ret; }
+"""
+
+
+def test_lanes_meet_where_the_text_has_the_meeting_point_first():
+    """Each of three ways runs once in each of eight steps, and so does what follows them."""
+    out, heard = np.zeros(32, np.int32), Listener()
+    launch.launch(Program(MEETING), "k", (1, 1, 1), (32, 1, 1), [out], observers=[heard])
+    expected = []
+    for lane in range(32):
+        value = 0
+        for step in range(8):
+            way = lane + step & 3
+            value = value ^ step if way == 0 else 2 * value if way == 1 else value + 5
+        expected.append(value)
+    assert out.tolist() == expected
+    once = ("add.s32 %r2, %r2, 1", "add.s32 %r4, %r1, %r2", "add.s32 %r3, %r3, 5")
+    found = [str(event.instruction).rstrip(";") for event in heard.events]
+    assert [found.count(text) for text in (*once, "add.s32 %r2, %r1, %r1")] == [8] * 4
+    assert found.count("add.s64 %rd3, %rd1, %rd2") == 1

@@ -14,6 +14,7 @@ from kernelscope.timing.executions import (
     is_swap,
     loads_of,
     system,
+    with_spaces,
 )
 from kernelscope.timing.executions.least_squares import nonnegative
 from kernelscope.timing.machine_code import Code, Segment, loops_of
@@ -361,3 +362,18 @@ def test_what_all_exits_of_a_loop_lead_to_runs_once():
         kernel((1,), (32,), (x, y, 40, 1))
     stores = [one for one in seen._counted(seen._launch, 1.0) if one.line == 12 and one.kind]
     assert [one.executions for one in stores] == [1]
+
+
+def test_generic_loads_are_of_the_memory_that_they_reached():
+    """As wmma.load has them: of shared memory, and of global memory."""
+    segments = (segment([("LD", 0), ("LD", 1), ("ST", 2), ("LDG", 3)], []),)
+    counted = [
+        ptx("wmma.load.a.sync", 0, 10, shared_load_requests=40),
+        ptx("wmma.load.b.sync", 1, 10, global_load_requests=40),
+        ptx("st.u32", 2, 10, shared_store_requests=10),
+        ptx(LOAD, 3, 10),
+    ]
+    (found,) = with_spaces(segments, counted)
+    assert [one.name for one in found.code] == ["LDS", "LD", "STS", "LDG"]
+    assert [one.name for one in segments[0].code] == ["LD", "LD", "ST", "LDG"]
+    assert with_spaces(segments[:0], counted) == ()

@@ -1,14 +1,17 @@
 """Counters on kernels small enough to count by hand; each expected number is derived beside it."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernelscope.compile import compile_cubin
 from kernelscope.events import observe
 from kernelscope.module import RawModule
-from kernelscope.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
+from kernelscope.timing.machine_code import disassembled
+from kernelscope.watch.counters.counters import DESCRIPTIONS, NAMES, Counters, tensor_instructions
 from kernelscope.watch.counters.line_table import KernelLines, LineTable
 from kernelscope.watch.counters.merging import Merge
 from kernelscope.watch.counters.patterns import Pattern, TouchedBytes
@@ -651,3 +654,42 @@ def test_a_table_of_many_counters_stays_within_120_columns():
     assert text.count(f"{counts['instructions']:,}") == 2  # line 2 and all lines, once
     assert text.count("longer") >= 3 and text.count("a = b") == 2  # where it has a count
     assert all(f"{counts[name]:,}" in text for name in ("atomic_requests", "divergent_branches"))
+
+
+PRODUCTS = """#include <mma.h>
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+using namespace nvcuda::wmma;
+extern "C" __global__ void product(const IN* a, const IN* b, OUT* c)
+{
+    fragment<matrix_a, M, N, K, TYPE, row_major> x;
+    fragment<matrix_b, M, N, K, TYPE, row_major> y;
+    fragment<accumulator, M, N, K, OUT> sum;
+    fill_fragment(sum, (OUT)0);
+    load_matrix_sync(x, a, K);
+    load_matrix_sync(y, b, N);
+    mma_sync(sum, x, y, sum);
+    store_matrix_sync(c, sum, N, mem_row_major);
+}"""
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize(
+    ("kind", "given", "out", "shape"),
+    [
+        ("__half", "__half", "float", (16, 16, 16)), ("__half", "__half", "__half", (16, 16, 16)),
+        ("__nv_bfloat16", "__nv_bfloat16", "float", (32, 8, 16)),
+        ("precision::tf32", "float", "float", (16, 16, 8)),
+        ("signed char", "signed char", "int", (16, 16, 16)),
+        ("double", "double", "double", (8, 8, 4)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_products_of_wmma_are_as_many_instructions_as_ptxas_makes(kind, given, out, shape):
+    sizes = [f"-D{name}={size}" for name, size in zip("MNK", shape, strict=True)]
+    options = ("-std=c++17", f"-DTYPE={kind}", f"-DIN={given}", f"-DOUT={out}", *sizes)
+    module = RawModule(code=PRODUCTS, options=(*options, "-arch=compute_90"), backend="simulator")
+    body = module.program().module.functions["product"].body
+    counted = sum(tensor_instructions(one.opcode.split(".")) for one in body)
+    text = disassembled(compile_cubin(PRODUCTS, "product.cu", options, "sm_90a").cubin)
+    assert counted == len(re.findall(r"\s[HID]MMA\.", text)) > 0
