@@ -14,22 +14,25 @@ __device__ __forceinline__ void load_four(unsigned (&r)[4], const uint4* at)
 // C = A * transposed(B), of halves; sums are floats. A block has 128x64 of C, a warp 32x64. Tiles
 // are 32 deep; an exclusive or of a row's bits spreads its four parts over the banks.
 extern "C" __global__ void __launch_bounds__(128) hgemm_nt_ldmatrix_swizzled(
-    const uint4* __restrict__ a, const uint4* __restrict__ b, __half2* __restrict__ c, int n, int k)
+    const __half* __restrict__ a, const __half* __restrict__ b, __half2* __restrict__ c, int n,
+    int k)
 {
     __shared__ uint4 left[128 * 4], right[64 * 4];
     const int t = threadIdx.x, warp = t / 32, lane = t & 31, parts = k / 8;
     const int row = blockIdx.y * 128, column = blockIdx.x * 64;
+    const uint4* x_of = reinterpret_cast<const uint4*>(a);
+    const uint4* y_of = reinterpret_cast<const uint4*>(b);
     float sum[2][8][4] = {};
     for (int from = 0; from < parts; from += 4) {
 #pragma unroll
         for (int i = t; i < 512; i += 128) {
             const int r = i / 4, part = i % 4;
-            left[r * 4 + (part ^ (r / 2 & 3))] = a[(size_t)(row + r) * parts + from + part];
+            left[r * 4 + (part ^ (r / 2 & 3))] = x_of[(size_t)(row + r) * parts + from + part];
         }
 #pragma unroll
         for (int i = t; i < 256; i += 128) {
             const int r = i / 4, part = i % 4;
-            right[r * 4 + (part ^ (r / 2 & 3))] = b[(size_t)(column + r) * parts + from + part];
+            right[r * 4 + (part ^ (r / 2 & 3))] = y_of[(size_t)(column + r) * parts + from + part];
         }
         __syncthreads();
 #pragma unroll
