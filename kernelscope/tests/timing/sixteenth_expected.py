@@ -105,8 +105,8 @@ def siphash_24_words(word, key, out, n):
             b, c = turned(b, 17) ^ c, turned(c, 32)
         return [a, b, c, d]
 
-    text = b"somepseudorandomlygeneratedtedbytes"
-    text = [text[:8], text[8:16], text[16:24], b"tedbytes"]
+    text = b"somepseudorandomlygeneratedbytes"
+    text = [text[i : i + 8] for i in range(0, 32, 8)]
     v = [np.full(n, int.from_bytes(w, "big"), np.uint64) ^ key[i % 2] for i, w in enumerate(text)]
     for block in (word, np.uint64(8 << 56)):
         v[3] = v[3] ^ block
