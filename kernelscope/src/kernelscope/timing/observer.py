@@ -44,8 +44,12 @@ ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run aft
 # Of a store: requests for each sector within its reach, from which on they are followed. Time of a
 # request behind one of the same line, in ns: 60,000 on each of 32 stretches took an H200 134 us.
 SEVERAL, STORE_NS = 4, 2.2
-# The least results of fast paths: of a root it is one of 2 ** -101, by ptxas's code.
-LEAST_FAST = {"div": 2.0**-126, "rcp": 2.0**-126, "sqrt": 2.0**-50.5}
+# The least results of fast paths, of 32 and of 64 bits: of a root one of 2 ** -101, or so, by
+# ptxas's code. Of a double's quotient it is the numerator that counts, and zeros are what occurs.
+LEAST_FAST = {
+    "f32": {"div": 2.0**-126, "rcp": 2.0**-126, "sqrt": 2.0**-50.5},
+    "f64": {"div": 2.0**-968, "rcp": 2.0**-1021, "sqrt": 2.0**-480},
+}
 _ASIDE = ("ld.const", "ld.param")
 _PAST_L1 = frozenset(("cg", "cv", "volatile", "relaxed", "acquire"))  # of loads
 
@@ -445,7 +449,7 @@ def some_warps(lanes: np.ndarray, address: np.ndarray, warps: int) -> tuple[np.n
 
 
 def slow_paths(event: InstructionEvent) -> int:
-    """Return how many warps call the slow path of a division, a root or a reciprocal of floats.
+    """Return how many warps call the slow path of a division, a root or a reciprocal.
 
     It is there for results without an ordinary exponent, such as zeros.
     """
@@ -454,8 +458,9 @@ def slow_paths(event: InstructionEvent) -> int:
     )
     if result is None:
         return 0
-    size = np.broadcast_to(np.abs(np.asarray(result).view(np.float32)), event.lanes.shape)
-    least = LEAST_FAST[event.instruction.opcode.split(".")[0]]
+    root, *_, kind = event.instruction.opcode.split(".")
+    result = np.abs(np.asarray(result).view(f"f{int(kind[1:]) // 8}"))
+    size, least = np.broadcast_to(result, event.lanes.shape), LEAST_FAST[kind][root]
     return np.unique(event.lanes[~((size >= least) & (size < np.inf))] >> 5).size
 
 

@@ -118,6 +118,8 @@ def _arithmetic(size: int, copies: SegmentCopies) -> list[_Row]:
             continue
         if any(count != copies.steps[at] for at, count in own.items()):
             continue
+        if not copies.having[block] <= own.keys():  # ptxas has left it out of a copy
+            continue
         if not alike_in[block, tuple(own)]:
             continue
         least = any(block in lesser[at] or number in copies.guarded[at] for at in own)

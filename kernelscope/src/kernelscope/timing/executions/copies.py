@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from statistics import median_low
 
 import numpy as np
@@ -93,6 +94,17 @@ class SegmentCopies:
             return None, 1
         home = max(fit, key=lambda nest: (fit[nest][0], -len(nest)))
         return home, fit[home][1]
+
+    @cached_property
+    def having(self) -> dict[int, set[int]]:
+        """Block of the PTX -> the segments at home in its loops that have most of it."""
+        found: defaultdict[int, set[int]] = defaultdict(set)
+        for at, part in enumerate(self.parts):
+            for block, own in part.items():
+                at_home = self.known[next(iter(own))].place.loops == self.home[at]
+                if at_home and len(own) >= _MOST * self._largest[block]:
+                    found[block].add(at)
+        return found
 
     def are_alike(self, block: int, first: int, other: int) -> bool:
         """Have two segments the same of a block of the PTX? Else each is a part of it."""

@@ -72,7 +72,7 @@ class PtxCounts:
         if not self.executions and parts[0] in _WAYS:  # it never ran
             space = next((part for part in parts if part in ("global", "shared", "local")), "")
             return f"{space} {_WAYS[parts[0]]}" if space else ""
-        if has_slow_path(self.instruction.opcode):
+        if has_slow_path(self.instruction.opcode) and parts[-1] == "f32":
             return {"div": "division", "sqrt": "mufu"}.get(parts[0], "")
         if parts[0] in ("fma", "mul", "add", "sub") and parts[-1] in ("f32", "f64"):
             return "float32" if parts[-1] == "f32" else "float64"

@@ -29,7 +29,7 @@ _WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
 def has_slow_path(opcode: str) -> bool:
     """Is it an operation on floats, rounded to nearest, for which ptxas may call a function?"""
     root, *parts = opcode.split(".")
-    return root in ("div", "rcp", "sqrt") and "rn" in parts and parts[-1] == "f32"
+    return root in ("div", "rcp", "sqrt") and "rn" in parts and parts[-1] in ("f32", "f64")
 
 
 def is_long(instruction: Instruction) -> bool:

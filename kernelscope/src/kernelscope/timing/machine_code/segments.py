@@ -9,6 +9,7 @@ from .code import Code, Segment
 _JUMPS = ("BRA", "BRX", "JMP", "JMX", "BREAK")
 _ENDS = ("EXIT", "RET", *_JUMPS)
 _COMPUTES = ("FADD", "FMUL", "FFMA", "MUFU")
+_SLOW = ("f32_slowpath", "div_rn_f64", "dsqrt_rn_f64", "drcp_rn_f64", "dblrcp")  # in their names
 _STORES = ("STG", "ST", "RED", "REDG", "ATOM", "ATOMG")
 MOST_SEGMENTS = 500  # ... of functions in the place of their calls
 _REGISTER = re.compile(r"[-|~!]*R(\d+)(\.reuse)?")
@@ -44,7 +45,7 @@ def segments_of(
             follows = goes_on
         segments.append(Segment(code[start:end], follows))
     ways = {
-        c.target: _way(segments, number[labels[c.target]])
+        c.target: _way(segments, number[labels[c.target]], "f32" in c.target)
         for c in code
         if _calls_slow_path(c, labels)
     }
@@ -96,16 +97,19 @@ def _mark_fences(segments: list[Segment]) -> None:
 
 def _calls_slow_path(code: Code, labels: dict[str, int]) -> bool:
     """Does it call what divisions, roots or reciprocals of unusual floats need?"""
-    return code.name == "CALL" and "f32_slowpath" in code.target and code.target in labels
+    return code.name == "CALL" and code.target in labels and any(map(code.target.count, _SLOW))
 
 
-def _way(segments: list[Segment], start: int) -> list[Code]:
-    """Return a zero's way through a slow path: the shortest on which no float is computed."""
+def _way(segments: list[Segment], start: int, of_floats: bool) -> list[Code]:
+    """Return a zero's way through a slow path: the shortest; of floats, on which none is computed.
+    Those of doubles compute first.
+    """
     todo, seen = [(0, start, ())], set()
     while todo:
         length, at, before = heapq.heappop(todo)
         code, way = segments[at].code, (*before, at)
-        if at in seen or any(one.name in _COMPUTES and not one.guarded for one in code):
+        computes = of_floats and any(one.name in _COMPUTES and not one.guarded for one in code)
+        if at in seen or computes:
             continue
         if code[-1].name == "RET":
             return [one for number in way for one in segments[number].code]
