@@ -241,3 +241,14 @@ def test_a_store_leaves_its_sectors_in_l1():
             streams.add(2, np.arange(32, dtype=np.uint64) * 4 + 128 * line)
         assert streams.misses(64, resident=1)[2] == (missing, missing / 128)
         assert -1 not in streams.misses(64, resident=1)
+
+
+def test_a_gather_is_less_alone_than_the_stream_beside_it():
+    """Two blocks: each streams 64 pieces of its own, and picks 8 that the other has too."""
+    streams = streams_of(2, lambda block: range(64 * block, 64 * block + 64))
+    for request in (1 << 20, (1 << 20) + 64):
+        streams.add(2, np.array([request], np.uint64))
+    touched = {1: 2 * 64 * 64.0, 2: 2 * 8 * 64.0}
+    found = streams.alone([0, 1 << 20], [2 * 64 * 64.0, 8 * 64.0], touched)
+    assert found == {1: 1.0, 2: 0.5}
+    assert streams.alone([1 << 21], [1.0], touched) == {}

@@ -1,6 +1,7 @@
 """What loads and stores cost L2, and which loads wait for DRAM."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def read_and_again(mib, loaded, apart=ANY_TIME, rounds=1.0, beside=0.0):
     shared = [(loaded, loaded / size, apart), (beside / BLOCKS, 0.0, 0.0)]
     read = np.array([min(size, loaded * BLOCKS), beside])
     found = shared_by_blocks(H200, read, np.zeros(2), 0.0, shared, BLOCKS, rounds)
-    return found[0] / 1e6, found[1] / 1e6
+    return float(found[0].sum() - beside) / 1e6, found[1] / 1e6
 
 
 def again(*how, **other):
@@ -132,3 +133,16 @@ def test_what_l2_lacks_is_looked_up_besides():
     moved = (with_it.moved[5] - without.moved[5]) * H200.read_gbps / H200.dram_gbps
     assert moved == pytest.approx(1.5e8)
     assert with_it.crossed[5] - without.crossed[5] == pytest.approx(1e8)
+
+
+def test_whole_lines_are_new_together():
+    """A load of eight sectors in two lines waits as one piece would, eight apart as four."""
+    share = DramShare(outside=1.0, alone=0.25)
+    for lines, waits in ((2, 0.25), (8, 1 - 0.75**4)):
+        counts = Counter(global_load_sectors=800, global_load_lines=100 * lines)
+        load = PtxCounts(
+            Instruction("ld.global.f32", ()), 5, 100, counts, False, first_bytes=100 * 256
+        )
+        assert share.waiting(load) == (pytest.approx(waits), 4.0)
+        known = replace(load, alone=0.0)
+        assert share.waiting(known) == (0.0, 4.0)

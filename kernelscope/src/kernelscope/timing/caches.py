@@ -6,7 +6,9 @@ average follows from the times between uses alone (Xiang, Ding, Luo and Bao, "HO
 theory of locality", ASPLOS 2013).
 """
 
-from collections import defaultdict
+from bisect import bisect
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -108,6 +110,29 @@ class SectorStreams:
         """
         blocks = max(1, len(self.streams))
         return {key: (new / blocks, some / n) for key, (n, some, new) in self._first.items()}
+
+    def alone(
+        self, starts: Sequence[int], read: Sequence[float], touched: dict[int, float]
+    ) -> dict[int, float]:
+        """Return instruction key -> of what all blocks touch first of its buffer, the share that no
+        other block has.
+
+        starts, read: first byte of each buffer, ascending, and distinct bytes read of it; touched:
+        key -> bytes that blocks touch first, each for itself.
+        """
+        places = {}  # key -> buffer
+        for one in (one for block in self._requests for one in block if not one.stores):
+            if one.key not in places:
+                address = int(one.sectors[0]) * SECTOR_BYTES + SECTOR_BYTES - 1
+                places[one.key] = bisect(starts, address) - 1
+        of_buffer: Counter[int] = Counter()
+        for key, size in touched.items():
+            of_buffer[places[key]] += size
+        return {
+            key: min(1.0, read[places[key]] / of_buffer[places[key]])
+            for key in touched
+            if places[key] >= 0 and of_buffer[places[key]]
+        }
 
     def followed(self, key: int, requests: float) -> float:
         """Return the share of a block's requests of an instruction that the sequences have: all,

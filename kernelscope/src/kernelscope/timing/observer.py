@@ -336,24 +336,23 @@ class Time(Counters):
     def _reuse(self, launch: Launch, scale: float, resident: int) -> Reuse:
         room = sum(b.size for b in launch.buffers if b.space == "global")
         (read, lone), (written, lone_written) = bytes_of_buffers(self.gpu, self._pieces, scale)
-        distinct, again, blocks = read.sum(), 0.0, int(np.prod(launch.grid))
+        again, blocks = 0.0, int(np.prod(launch.grid))
         written, lone_read, lone_written = (
             float(of_buffers.sum()) for of_buffers in (written, lone, lone_written)
         )
-        if distinct + written + lone_read > kept_bytes(self.gpu) and read.size:
+        if read.sum() + written + lone_read > kept_bytes(self.gpu) and read.size:
             shared = self._streams.shared([buffer[:2] for buffer in self._pieces[0]])
             rounds = blocks / (resident * self.gpu.sms)
-            distinct, again = shared_by_blocks(
-                self.gpu, read, lone, written, shared, blocks, rounds
-            )
+            read, again = shared_by_blocks(self.gpu, read, lone, written, shared, blocks, rounds)
         hottest, halves = self._hot.most(scale, self.gpu.slices)
         stored, _ = self._stored.most(scale, self.gpu.slices)
         return Reuse(
-            distinct * (1 - self._streams.own_share),
+            read.sum() * (1 - self._streams.own_share),
             written,
             lone_read=lone_read,
             lone_written=lone_written,
             again=again,
+            of_buffers=tuple((read + lone).tolist()),
             hottest=hottest,
             room=room,
             halves=halves,
@@ -379,6 +378,11 @@ class Time(Counters):
         }
         touched = blocks * PIECE_BYTES * sum(pieces for pieces, _ in first.values())
         alone = min(1.0, (reuse.read + reuse.lone_read) / touched) if touched else 1.0
+        alone_in = self._streams.alone(
+            [buffer[0] for buffer in self._pieces[0]],
+            reuse.of_buffers,
+            {key: blocks * PIECE_BYTES * pieces for key, (pieces, _) in first.items()},
+        )
         side_by_side = max(1.0, alone * min(blocks, resident * self.gpu.sms))
         lost = self._streams.lost(int(reused_bytes(self.gpu) / LINE_BYTES / side_by_side))
         found = []
@@ -395,6 +399,7 @@ class Time(Counters):
                     one,
                     first_bytes=blocks * PIECE_BYTES * pieces,
                     touching=touching,
+                    alone=alone_in.get(key),
                     lost_bytes=alone * blocks * SECTOR_BYTES * again / followed[key],
                     losing=alone * share,
                 )

@@ -25,6 +25,7 @@ UNEVEN = 0.67 * 1.63
 # part more, since that takes a mask besides. On an H200 3.2 for a sector of a line, 5.3 for two and
 # 9 for four.
 LINE_STORE, PART_STORED = 1.0, 1.0
+WHOLE_LINES = 3.0  # sectors of each line of a load, from which on its lanes load side by side
 WHOLE = 0.99  # share of a sector: as much is all of it
 # Lines of a store's request, if L1 joins it with others; share of its sectors that leaves at least:
 # 4 words of a thread, one after another, took 8 ps a line, where whole sectors take 16.
@@ -43,7 +44,7 @@ class Reuse:
     does, in neither of the others; again: bytes read that L2 has lost since another block loaded
     them; hottest: nanoseconds of the atomics on the lines of L2 that have
     most; stored: of the stores that meet; room: bytes of all buffers; halves: stretches of half a
-    KiB, each in a slice of L2, that atomics touch.
+    KiB, each in a slice of L2, that atomics touch; of_buffers: bytes read of each buffer.
     """
 
     read: float
@@ -55,6 +56,7 @@ class Reuse:
     room: float = np.inf
     halves: float = np.inf
     stored: float = 0.0
+    of_buffers: tuple[float, ...] = ()
 
 
 def bytes_of_buffers(
@@ -84,8 +86,9 @@ def shared_by_blocks(
     shared: list[tuple[float, float, float]],
     blocks: int,
     rounds: float,
-) -> tuple[float, float]:
-    """Return (distinct bytes read, bytes that blocks load when L2 has lost them since others did).
+) -> tuple[np.ndarray, float]:
+    """Return ((buffers,) distinct bytes read, bytes that blocks load when L2 has lost them since
+    others did).
 
     read, lone: (buffers,) bytes, the former at most; shared: of each buffer, as
     SectorStreams.shared. Blocks that load a piece at one time of theirs find what the others of
@@ -104,7 +107,7 @@ def shared_by_blocks(
     between += (read * np.minimum(1.0, (1 + others) / (1 + others[:, None]))).sum(1)
     missed = np.maximum(0.0, 1 - kept_bytes(gpu) / np.maximum(between, 1.0))
     again = missed * np.maximum(0.0, (1 + others) * read - lone) - read
-    return float(read.sum()), float(np.maximum(0.0, again).sum())
+    return read, float(np.maximum(0.0, again).sum())
 
 
 class Traffic:
@@ -250,7 +253,7 @@ def _base(one: PtxCounts) -> str:
 @dataclass(frozen=True)
 class DramShare:
     """outside: share of the bytes read that L2 lacks; alone: share of what blocks touch first that
-    no other block has touched before; again: ... that L2 has lost since another did.
+    no other block has touched before, unless the load knows it; again: ... that L2 has lost since.
     """
 
     outside: float
@@ -264,7 +267,10 @@ class DramShare:
             return min(load.l1_waiting, load.losing), 1.0
         known = load.first_bytes is not None
         pieces = max(1.0, load.first_bytes / PIECE_BYTES / requests) if known else 1.0
-        lacking = self.outside * (1 - (1 - self.alone) ** pieces) + 1 - (1 - self.again) ** pieces
+        alone = self.alone if load.alone is None else load.alone
+        sectors, lines = load.counts["global_load_sectors"], load.counts["global_load_lines"]
+        apart = 1.0 if sectors > WHOLE_LINES * lines else pieces  # whole lines are new together
+        lacking = self.outside * (1 - (1 - alone) ** apart) + 1 - (1 - self.again) ** apart
         found = load.touching * min(1.0, lacking) + load.losing
         return min(load.l1_waiting, found), pieces
 

@@ -33,9 +33,10 @@ class PtxCounts:
 
     l1_missing: share of the sectors that it loads which L1 does not have; l1_waiting: share of its
     requests that wait for any; first_bytes: of the pieces of DRAM that it touches before any other,
-    None: not followed; touching: share of its requests that do; lost_bytes: that it loads again
-    when L2 has lost them; losing: share of its requests that do; of_warps: (warps of a block,)
-    executions, summed over blocks; origin: its number among the PTX instructions of its module.
+    None: not followed; touching: share of its requests that do; alone: share of these pieces that
+    no other block touches, None: not known; lost_bytes: that it loads again when L2 has lost them;
+    losing: share of its requests that do; of_warps: (warps of a block,) executions, summed over
+    blocks; origin: its number among the PTX instructions of its module.
     """
 
     instruction: Instruction
@@ -48,6 +49,7 @@ class PtxCounts:
     l1_waiting: float = 1.0
     first_bytes: float | None = None
     touching: float = 1.0
+    alone: float | None = None
     lost_bytes: float = 0.0
     losing: float = 0.0
     of_warps: np.ndarray | None = None
