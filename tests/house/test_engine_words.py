@@ -14,13 +14,14 @@ WORDS = re.compile(
     r"|t(?<=\bt)eachers?\b|layer ?norm|transformer"
 )
 # What people write in Triton, and in CUDA: kernels that the time model is judged by.
-_IN_KERNELS = re.compile(r"(?i)softmax|flash|attention|layer norm")
+_IN_KERNELS = re.compile(r"(?i)softmax|flash|attention|layer ?norm|diffusion transformer")
 _SETS = {
     "tenth": ["networks.cu"],
     "eleventh": ["layers.cu", "products.cu"],
     "twelfth": ["layers.cu", "products.cu"],
     "thirteenth": ["matrices.cu"],
     "fourteenth": ["grids.cu", "products.cu", "rows.cu"],
+    "sixteenth": ["layers.cu", "products.cu"],
 }
 # The names that variables of the environment had before; the name of another simulator.
 ALIASES = {

@@ -540,6 +540,8 @@ class TimeModelRecord(RecordStamp):
     fourteenth_corrected: NotRequired[TimeModelPart]
     fifteenth: NotRequired[TimeModelPart]
     fifteenth_corrected: NotRequired[TimeModelPart]
+    sixteenth: NotRequired[TimeModelPart]
+    sixteenth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
