@@ -17,7 +17,7 @@ from kernelscope.timing.machine_code import (
 )
 from kernelscope.timing.machine_code.segments import _count_bank_conflicts, _mark_fences
 from kernelscope.timing.schedule import _BRANCH_FAR, _BRANCH_NEAR, Latency, walk
-from kernelscope.timing.work import products
+from kernelscope.timing.work import is_short_product, products
 
 
 def code(name, operands="", stall=1, sets=NO_SCOREBOARD, waits=0, line=1):
@@ -104,6 +104,12 @@ def test_multiply_adds_of_a_tensor_instruction(opcode, expected):
     name, *parts = opcode.split(".")
     code = Code(name, tuple(parts), "", False, 1, 1, NO_SCOREBOARD, NO_SCOREBOARD, 0, None)
     assert products(code) == expected
+    assert is_short_product(code) == (expected < 16 * 8 * 16)
+
+
+def test_products_of_doubles_are_not_short():
+    code = Code("DMMA", ("8x8x4",), "", False, 1, 1, NO_SCOREBOARD, NO_SCOREBOARD, 0, "")
+    assert not is_short_product(code)
 
 
 @pytest.mark.parametrize(

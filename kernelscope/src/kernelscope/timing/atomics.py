@@ -107,7 +107,7 @@ class SharedSwaps:
         rounds = _fullest_place(warp, word)
         distinct = _fullest_place(*np.unique(np.stack([warp, word]), axis=1))
         again = 1 + MEETING * _meeting(warp, word) * np.count_nonzero(rounds) / rounds.sum()
-        parts = access.size // 4
+        parts = max(1, access.size // 4)
         passes = SWAP_PASSES * rounds.sum() * again + (distinct * (distinct - 1) // 2).sum()
         return float(rounds.sum() * again), float(parts * passes)
 

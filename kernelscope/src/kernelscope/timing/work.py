@@ -306,7 +306,7 @@ def products(code: Code) -> float:
 
 def is_short_product(code: Code) -> bool:
     """Has it half of the multiply-adds, so that its result is there sooner?"""
-    return KINDS.get(code.name) == "tensor" and products(code) < FULL_PRODUCT
+    return code.name in ("HMMA", "IMMA") and products(code) < FULL_PRODUCT
 
 
 def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: DramShare) -> Latency:
