@@ -377,3 +377,32 @@ def test_generic_loads_are_of_the_memory_that_they_reached():
     assert [one.name for one in found.code] == ["LDS", "LD", "STS", "LDG"]
     assert [one.name for one in segments[0].code] == ["LD", "LD", "ST", "LDG"]
     assert with_spaces(segments[:0], counted) == ()
+
+
+NESTED = """extern "C" __global__ void nested(const int* x, int* y, int n, int wanted)
+{
+    int sum = 0;
+    for (int i = 0; i < n; ++i) {
+        for (int j = 0; j < n; ++j) {
+            if (x[j * 32 + threadIdx.x] == wanted) break;
+            if (x[j * 32 + threadIdx.x] == -wanted) return;
+            y[32 + j] = j;
+        }
+        sum = sum * y[i] + i;
+        y[64 + i] = sum;
+    }
+    y[threadIdx.x] = sum;
+}"""
+
+
+def test_what_follows_a_loop_with_a_return_in_it_runs_once():
+    """Lanes leave the inner loop apart, but meet behind it: those that return are gone."""
+    x, y = np.zeros((40, 32), np.int32), np.zeros(128, np.int32)
+    x[range(32), range(32)] = 1
+    kernel = RawKernel(NESTED, "nested", backend="simulator")
+    with observe(Time("h200")) as seen:
+        kernel((1,), (32,), (x, y, 40, 1))
+    counted = seen._counted(seen._launch, 1.0)
+    for line in (10, 11, 13):
+        runs = max(one.executions for one in counted if one.line == line and one.kind)
+        assert runs == (1 if line == 13 else 40)

@@ -290,4 +290,4 @@ def test_a_function_that_calls_itself_is_named_in_a_note():
     with observe(Time("h200")) as seen:
         kernel((1,), (32,), (np.zeros(32, "i"), 5))
     found = seen.launches[0].notes
-    assert found == ("what far does is left out: it is called, not inlined",)
+    assert found == ("not every call of far counts: it is not inlined",)

@@ -94,10 +94,12 @@ class SharedSwaps:
         """Return (how often warps execute the ATOMS.CAS, passes of the memory pipe that these take,
         with what their loads take beyond one), summed over the warps.
         """
-        lanes = access.lanes.astype(np.int64)
-        block = lanes // (32 * self.machine.warps_per_block)
+        kept = slice(None) if access.valid is None else access.valid
+        lanes = access.lanes.astype(np.int64)[kept]
+        own = lanes // (32 * self.machine.warps_per_block)
+        block = own if access.block is None else access.block[kept]
         stride = self._seen.size // self.machine.block_count
-        word = (block * stride + access.address.astype(np.int64)) // access.size
+        word = (block * stride + access.address.astype(np.int64)[kept]) // access.size
         changed = self._changed(word, access.size)
         if {"min", "max"} & {*event.instruction.opcode.split(".")}:
             lanes, word = lanes[changed], word[changed]

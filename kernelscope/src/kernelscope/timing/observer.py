@@ -298,7 +298,7 @@ class Time(Counters):
             machine = estimated(launch)
             notes.append("no machine code here: instructions and registers are guessed from PTX")
         for function in machine.calls:
-            notes.append(f"what {demangle(function)} does is left out: it is called, not inlined")
+            notes.append(f"not every call of {demangle(function)} counts: it is not inlined")
         resident = resident_blocks(self.gpu, launch.warps, machine.registers, launch.shared_bytes)
         resident = min(resident, -(-blocks // self.gpu.sms))
         reuse = self._reuse(launch, scale, resident)

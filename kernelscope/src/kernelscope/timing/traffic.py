@@ -8,7 +8,7 @@ import numpy as np
 
 from ..ptx.syntax import Address
 from .caches import PIECE_BYTES, SECTOR_BYTES
-from .executions import PtxCounts, bits_of
+from .executions import PtxCounts, bits_of, is_swap
 from .gpus import GpuConstants
 from .machine_code import Code
 
@@ -147,7 +147,8 @@ class Traffic:
             self.requests[key] += one.machine_instructions
             if kind.startswith("shared"):
                 waves = kind.replace(" ", "_") + "_wavefronts"
-                self.passes[key] += counts["swap_passes"] or counts[waves]
+                swap = kind == "shared atomic" and is_swap(one.instruction)
+                self.passes[key] += counts["swap_passes" if swap else waves]
                 continue
             if kind.startswith("constant"):
                 self.passes[key] += counts["constant_load_passes"]
@@ -229,7 +230,7 @@ def joined_stores(counted: list[PtxCounts]) -> dict[int, float]:
     for block in parts.values():
         share = sum(map(filled_share, block))
         if round(share) and abs(share - round(share)) < 1 - WHOLE:
-            found |= {id(one): max(filled_share(one), JOINED) for one in block}
+            found |= {id(one): JOINED for one in block}
     return found
 
 
@@ -310,7 +311,7 @@ def dram_traffic(gpu: GpuConstants, reuse: Reuse, traffic: Traffic) -> DramTraff
     share = DramShare(
         waiting / distinct if distinct else 0.0,
         min(1.0, distinct / traffic.first_bytes) if traffic.first_bytes else 1.0,
-        reuse.again / traffic.first_bytes if traffic.first_bytes else 0.0,
+        min(1.0, reuse.again / traffic.first_bytes) if traffic.first_bytes else 0.0,
     )
     lost, lone_read = traffic.lost_bytes, missed * reuse.lone_read + reuse.again
     moved = copy_bytes(gpu, outside * reuse.read + lost, outside * reuse.written)

@@ -126,7 +126,7 @@ def running_order(function: Function) -> list[int]:
     of those that are on their way.
     """
     body = function.body
-    starts = [*leaders(function), len(body)]
+    starts = sorted({0, *leaders(function), len(body)}) if body else [0]
     number = {start: at for at, start in enumerate(starts)}
     ends = starts[1:]
     follows = [followers(body[end - 1], end, function) for end in ends] + [[]]

@@ -16,12 +16,12 @@ from .counts import BlockPlace
 class Exit:
     """A branch out of a loop to code that other ways out of the loop do not take.
 
-    taken: does it leave where the branch is taken?; first: of that code, its first instruction's
-    id; blocks: the numbers of its basic blocks.
+    taken: does it leave where the branch is taken?; first: of that code, the ids of its first
+    block's instructions; blocks: the numbers of its basic blocks.
     """
 
     taken: bool
-    first: int
+    first: tuple[int, ...]
     blocks: frozenset[int]
 
 
@@ -43,10 +43,11 @@ class Places:
         for branch, leaving in self.exits.items():
             for block in leaving.blocks:
                 steps[block] += left.get(branch, 0)
-                runs[block][leaving.first] = ran.get(leaving.first, 0)
+                runs[block][leaving.first] = max(ran.get(one, 0) for one in leaving.first)
         return {
-            block: max(1.0, count / max(1, sum(runs[block].values())))
+            block: max(1.0, count / total)
             for block, count in steps.items()
+            if (total := sum(runs[block].values()))
         }
 
 
@@ -74,7 +75,7 @@ def places_of(source: SourceModule) -> Places:
             found |= {id(instruction): place for instruction in block}
         for at, taken, first, own in _exits(blocks, flow, loops):
             numbers = frozenset(number + 1 + one for one in own)
-            exits[id(blocks[at][-1])] = Exit(taken, id(blocks[first][0]), numbers)
+            exits[id(blocks[at][-1])] = Exit(taken, tuple(map(id, blocks[first])), numbers)
         number += len(blocks)
     return Places(found, exits)
 
@@ -92,23 +93,38 @@ def _flow(blocks: list[list[Instruction]], function: Function) -> tuple[Segment,
 def _exits(blocks, flow: tuple[Segment, ...], loops: list):
     """(block, does it leave where its branch is taken, first block behind, all of these) of each
     branch out of a loop. Those are of one exit that come before the point where all meet again.
+
+    Where they meet at the end only, since one returns, lanes go on together behind the loop.
     """
     meets = _meeting_points(flow)
     for loop in loops:
-        for at in loop.body:
+        heads = {one.header for one in loops if loop.header in one.body}
+        latches = {at for at in loop.body if loop.header in flow[at].follows}
+        found, ends = [], {}  # first block behind an exit -> all of them
+        for at in sorted(loop.body):
             follows, branch = flow[at].follows, blocks[at][-1].opcode.split(".")[0] == "bra"
             for first in follows if branch and len(follows) == 2 else ():
-                own = _reached(flow, first, meets[at]) if first not in loop.body else set()
-                if own:
-                    yield at, first == follows[1], first, own
+                if first not in loop.body and (own := _reached(flow, first, {meets[at], *heads})):
+                    found.append((at, first == follows[1], first))
+                    ends[first] = ends.get(first, set()) | own
+        usual = {first for at, _, first in found if at in {loop.header, *latches}}
+        for at, taken, first in found:
+            others = set().union(*(own for one, own in ends.items() if one != first))
+            at_end = meets[at] < 0 or all(_returns(one) for one in blocks[meets[at]])
+            if ends[first] - others and not (at_end and first in usual):
+                yield at, taken, first, ends[first] - others
 
 
-def _reached(flow: tuple[Segment, ...], first: int, end: int) -> set[int]:
-    """Blocks that a path from the first one reaches before the end."""
+def _returns(instruction: Instruction) -> bool:
+    return instruction.opcode.startswith(("ret", "exit"))
+
+
+def _reached(flow: tuple[Segment, ...], first: int, ends: set[int]) -> set[int]:
+    """Blocks that a path from the first one reaches before any of the ends."""
     seen, todo = set(), [first]
     while todo:
         at = todo.pop()
-        if at != end and at not in seen:
+        if at not in ends and at not in seen:
             seen.add(at)
             todo += flow[at].follows
     return seen

@@ -158,8 +158,9 @@ def _with_calls(segments: list[Segment], enters: dict[int, int]) -> list[Segment
             found[*calls, at] = code, follows
             if at in enters and enters[at] not in within and len(found) < MOST_SEGMENTS:
                 copy(enters[at], (*calls, at), follows.copy())
-                code[-1].target, follows[:] = "", [(*calls, at, enters[at])]
-            elif code[-1].name == "RET":
+                beside = follows if code[-1].guarded else ()
+                code[-1].target, follows[:] = "", [(*calls, at, enters[at]), *beside]
+            elif code[-1].name == "RET" and not code[-1].called:
                 follows += back
 
     copy(0, (), [])
