@@ -9,6 +9,7 @@ from kernelscope.timing.caches import (
     SectorStreams,
     hits,
     lookups_of,
+    some_warps,
     times_since,
     window_of,
 )
@@ -252,3 +253,15 @@ def test_a_gather_is_less_alone_than_the_stream_beside_it():
     found = streams.alone([0, 1 << 20], [2 * 64 * 64.0, 8 * 64.0], touched)
     assert found == {1: 1.0, 2: 0.5}
     assert streams.alone([1 << 21], [1.0], touched) == {}
+
+
+@pytest.mark.parametrize("warps", [8, 60, 512])
+def test_some_warps_are_of_all_places_in_a_block(warps):
+    """Of every second lane of so many warps, in blocks of eight."""
+    lanes = np.arange(0, 32 * warps, 2)
+    some, address = some_warps(lanes, 4 * lanes, warps)
+    assert np.array_equal(address, 4 * some)
+    chosen = np.unique(some // 32)
+    assert some.size == 16 * len(chosen)
+    assert len(chosen) == warps if warps < 64 else 20 <= len(chosen) <= 40
+    assert {*(chosen % 8).tolist()} == {*range(8)}

@@ -258,6 +258,18 @@ def test_a_function_stands_in_the_place_of_each_call():
     assert len({id(one) for _, one in codes(segments)}) == 18
 
 
+def test_a_slow_path_in_a_called_function_does_not_return_for_it():
+    """The function goes on behind its division; a guarded call may be passed by."""
+    slow = "$__internal_0_$__cuda_sm3x_div_rn_noftz_f32_slowpath"
+    rows = ["@P1 CALL.REL.NOINC `($f$far)", "EXIT", "@P0 BRA `(.L_x_1)"]
+    rows += [f"CALL.REL.NOINC `({slow})", "FADD R1, R2, R3", "RET R4", "MOV R1, R2", "RET R6"]
+    segments = segments_of_rows(rows, {2: "$f$far", 4: ".L_x_1", 6: slow}, ("far",))
+    names = [[one.name for one in segment.code] for segment in segments]
+    behind = [["CALL", "MOV", "RET"], ["FADD", "RET"]]
+    assert names == [["CALL"], ["BRA"], *behind, ["EXIT"]]
+    assert [one.follows for one in segments] == [[1, 4], [2, 3], [3], [4], []]
+
+
 def test_a_function_that_calls_itself_is_there_once():
     rows = ["CALL.REL.NOINC `($f$far)", "EXIT", "@P0 RET R4", "CALL.REL.NOINC `($f$far)", "RET R4"]
     segments = segments_of_rows(rows, {2: "$f$far"}, ("far",))

@@ -547,15 +547,3 @@ def test_sums_at_random_words_take_l2_what_they_took():
     with observe(Time("h200", blocks=32)) as seen:
         kernel((1056,), (256,), (np.zeros(count, np.uint32), np.uint32(count - 1)))
     assert seen.launches[0].us == pytest.approx(43.3, rel=0.1)
-
-
-@pytest.mark.parametrize("warps", [8, 60, 512])
-def test_some_warps_are_of_all_places_in_a_block(warps):
-    """Of every second lane of so many warps, in blocks of eight."""
-    lanes = np.arange(0, 32 * warps, 2)
-    some, address = observer.some_warps(lanes, 4 * lanes, warps)
-    assert np.array_equal(address, 4 * some)
-    chosen = np.unique(some // 32)
-    assert some.size == 16 * len(chosen)
-    assert len(chosen) == warps if warps < 64 else 20 <= len(chosen) <= 40
-    assert {*(chosen % 8).tolist()} == {*range(8)}

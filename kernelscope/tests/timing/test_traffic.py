@@ -146,3 +146,10 @@ def test_whole_lines_are_new_together():
         assert share.waiting(load) == (pytest.approx(waits), 4.0)
         known = replace(load, alone=0.0)
         assert share.waiting(known) == (0.0, 4.0)
+
+
+def test_a_minimum_that_changes_nothing_takes_no_passes_for_swaps():
+    counts = Counter(shared_atomic_requests=100, shared_atomic_wavefronts=600)
+    for opcode, passes in (("atom.shared.min.s64", 0), ("atom.shared.add.u32", 600)):
+        one = PtxCounts(Instruction(opcode, ()), 5, 100, counts, False)
+        assert Traffic([one]).passes[5, "shared atomic"] == passes

@@ -33,6 +33,7 @@ def _banks(of_bit: tuple[int, ...]) -> np.ndarray:
 
 
 _BANK_OF = (0, _banks(_OF_BIT[:11])), (11, _banks(_OF_BIT[11:]))  # of a number shifted by as much
+LOOKED_UP = 32  # warps of a load, of all that do it together, whose lines are looked up
 STORE = -1  # in the place of a load's key
 NEAR = 8  # loads of a block that are so close keep what they share
 
@@ -143,23 +144,23 @@ class SectorStreams:
         return min(1.0, self._first[key][0] / len(self.streams) / requests)
 
     @cached_property
-    def _pieces(self) -> tuple[np.ndarray, np.ndarray]:
-        """(pieces that the blocks load, ascending; how many blocks load each)."""
-        loads = [np.unique(one.sectors[one.loaded] // PIECE_SECTORS) for one in self.streams]
-        return np.unique(np.concatenate([np.zeros(0, np.int64), *loads]), return_counts=True)
+    def _pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(pieces that the blocks load, ascending; how many blocks load each; of those that two do,
+        the square of how far apart in shares of a block's loads).
+        """
+        loads = [one.sectors[one.loaded] // PIECE_SECTORS for one in self.streams]
+        found = [np.unique(pieces, return_index=True) for pieces in loads]
+        when = [at / pieces.size for (_, at), pieces in zip(found, loads, strict=True)]
+        pieces, when = (np.concatenate([[], *of_all]) for of_all in ([p for p, _ in found], when))
+        pieces, at, meeting = np.unique(pieces, return_inverse=True, return_counts=True)
+        return pieces, meeting, 2 * np.bincount(at, when**2) - np.bincount(at, when) ** 2
 
     def shared(self, stretches: list[tuple[int, int]]) -> list[tuple[float, float, float]]:
         """Return of each stretch of memory, (first byte, bytes): (bytes of the pieces that a block
         loads and one other at most, the chance that another given block loads one of them, how far
         apart both do, in shares of a block's loads).
         """
-        blocks = len(self.streams)
-        loads = [one.sectors[one.loaded] // PIECE_SECTORS for one in self.streams]
-        found = [np.unique(pieces, return_index=True) for pieces in loads]
-        when = [at / pieces.size for (_, at), pieces in zip(found, loads, strict=True)]
-        pieces, when = (np.concatenate([[], *of_all]) for of_all in ([p for p, _ in found], when))
-        pieces, at, meeting = np.unique(pieces, return_inverse=True, return_counts=True)
-        apart = 2 * np.bincount(at, when**2) - np.bincount(at, when) ** 2  # of two: squared
+        blocks, (pieces, meeting, apart) = len(self.streams), self._pieces
         result = []
         for first, size in stretches:
             ends = np.array([first, first + size]) / PIECE_BYTES
@@ -197,8 +198,8 @@ class SectorStreams:
         """
         blocks = [_Together([stream]) for stream in self.streams]
         absent = [block.absent(max(1, lines)) for block in blocks]
-        owned, count = self._pieces
-        common = owned[count > 1]
+        pieces, meeting, _ = self._pieces
+        common = pieces[meeting > 1]
         for block, lacking in zip(blocks, absent, strict=True):
             lacking[np.unique(block.sectors, return_index=True)[1]] = False  # those it loads first
             lacking &= ~np.isin(block.sectors // PIECE_SECTORS, common)
@@ -317,6 +318,13 @@ class _Together:
         of_request[self._order] = absent
         sums = np.add.reduceat(of_request, np.cumsum(self._sizes) - self._sizes).tolist()
         return [(*who, count) for who, count in zip(self._whose, sums, strict=True)]
+
+
+def some_warps(lanes: np.ndarray, address: np.ndarray, warps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lanes of about LOOKED_UP of so many warps: of every one, every third and so on."""
+    every = warps // LOOKED_UP | 1
+    chosen = lanes // 32 % every == 0
+    return (lanes[chosen], address[chosen]) if every > 1 and chosen.any() else (lanes, address)
 
 
 def lookups_of(rows: np.ndarray, size: int) -> int:

@@ -21,6 +21,7 @@ from .caches import (
     SECTOR_BYTES,
     SectorStreams,
     lookups_of,
+    some_warps,
     starts_of,
 )
 from .estimate import estimated
@@ -37,7 +38,6 @@ LINE_BYTES = SECTOR_BYTES * LINE_SECTORS
 LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds no others open
 GROUPS = 16  # of neighbouring blocks that stand for a large grid
 MORE, NEARLY = 4, 0.02  # so many times as many where the mean of their work may be off by as much
-LOOKED_UP = 32  # warps of a load, of all that do it together, whose lines are looked up
 GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
 MOST_PLACES = 1 << 10  # of a group, of which one is chosen
 ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run after so many
@@ -444,13 +444,6 @@ def _never_ran(launch: Launch, ran: set[int], blocks: dict[int, BlockPlace]) -> 
         for one in function.body
         if id(one) not in ran and id(one) in blocks
     ]
-
-
-def some_warps(lanes: np.ndarray, address: np.ndarray, warps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lanes of about LOOKED_UP of so many warps, of all places in a block."""
-    every = warps // LOOKED_UP | 1
-    chosen = lanes // 32 % every == 0
-    return (lanes[chosen], address[chosen]) if every > 1 and chosen.any() else (lanes, address)
 
 
 def slow_paths(event: InstructionEvent) -> int:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from ...ptx.registers import followers
 from ...ptx.source_module import SourceModule
 from ...ptx.syntax import Function, Instruction
-from ..machine_code import Segment, dominators, loops_of
+from ..machine_code import Segment, dominators, loops_of, reached
 from .counts import BlockPlace
 
 
@@ -104,7 +104,7 @@ def _exits(blocks, flow: tuple[Segment, ...], loops: list):
         for at in sorted(loop.body):
             follows, branch = flow[at].follows, blocks[at][-1].opcode.split(".")[0] == "bra"
             for first in follows if branch and len(follows) == 2 else ():
-                if first not in loop.body and (own := _reached(flow, first, {meets[at], *heads})):
+                if first not in loop.body and (own := reached(flow, first, {meets[at], *heads})):
                     found.append((at, first == follows[1], first))
                     ends[first] = ends.get(first, set()) | own
         usual = {first for at, _, first in found if at in {loop.header, *latches}}
@@ -117,17 +117,6 @@ def _exits(blocks, flow: tuple[Segment, ...], loops: list):
 
 def _returns(instruction: Instruction) -> bool:
     return instruction.opcode.startswith(("ret", "exit"))
-
-
-def _reached(flow: tuple[Segment, ...], first: int, ends: set[int]) -> set[int]:
-    """Blocks that a path from the first one reaches before any of the ends."""
-    seen, todo = set(), [first]
-    while todo:
-        at = todo.pop()
-        if at not in ends and at not in seen:
-            seen.add(at)
-            todo += flow[at].follows
-    return seen
 
 
 def _meeting_points(flow: tuple[Segment, ...]) -> list[int]:

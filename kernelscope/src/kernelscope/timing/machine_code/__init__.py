@@ -7,7 +7,7 @@ those that it waits for.
 
 from .code import NO_SCOREBOARD, Code, MachineCode, Segment, codes
 from .cubin import cubin_registers, disassembled, machine_code, numbers_of, nvdisasm
-from .flow import NaturalLoop, dominators, loops_of, predecessors
+from .flow import NaturalLoop, dominators, loops_of, predecessors, reached
 from .listing import parse
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "nvdisasm",
     "parse",
     "predecessors",
+    "reached",
 ]

@@ -1,6 +1,7 @@
 """Loops, segments that go back to one that dominates them, and dominators."""
 
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from .code import Segment
@@ -29,6 +30,19 @@ def loops_of(segments: tuple[Segment, ...]) -> list[NaturalLoop]:
     return [
         NaturalLoop(h, frozenset(body), tuple(_above(h, nearest))) for h, body in bodies.items()
     ]
+
+
+def reached(
+    segments: Sequence[Segment], first: int, ends: Collection[int] = frozenset()
+) -> set[int]:
+    """Return the segments that a path from the first one reaches before any of the ends."""
+    seen, todo = set(), [first]
+    while todo:
+        at = todo.pop()
+        if at not in ends and at not in seen:
+            seen.add(at)
+            todo += segments[at].follows
+    return seen
 
 
 def predecessors(segments: tuple[Segment, ...]) -> list[list[int]]:

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 from .code import Code, Segment
+from .flow import reached
 
 _JUMPS = ("BRA", "BRX", "JMP", "JMX", "BREAK")
 _ENDS = ("EXIT", "RET", *_JUMPS)
@@ -152,7 +153,7 @@ def _with_calls(segments: list[Segment], enters: dict[int, int]) -> list[Segment
     def copy(start: int, calls: tuple[int, ...], back: list[tuple[int, ...]]) -> None:
         """calls: segments of the calls under way; back: where the last of them goes on."""
         within = [enters[call] for call in calls]
-        for at in _reached(segments, start):
+        for at in sorted(reached(segments, start)):
             code = [replace(one) for one in segments[at].code]
             follows = [(*calls, after) for after in segments[at].follows]
             found[*calls, at] = code, follows
@@ -166,14 +167,3 @@ def _with_calls(segments: list[Segment], enters: dict[int, int]) -> list[Segment
     copy(0, (), [])
     number = {place: at for at, place in enumerate(found)}
     return [Segment(code, [number[place] for place in after]) for code, after in found.values()]
-
-
-def _reached(segments: list[Segment], start: int) -> list[int]:
-    """Numbers of the segments to which a path leads, ascending."""
-    seen, todo = {start}, [start]
-    while todo:
-        for after in segments[todo.pop()].follows:
-            if after not in seen:
-                seen.add(after)
-                todo.append(after)
-    return sorted(seen)
