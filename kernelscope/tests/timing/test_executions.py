@@ -16,6 +16,8 @@ from kernelscope.timing.executions import (
     system,
     with_spaces,
 )
+from kernelscope.timing.executions.anchors import anchors_of
+from kernelscope.timing.executions.copies import SegmentCopies
 from kernelscope.timing.executions.least_squares import nonnegative
 from kernelscope.timing.machine_code import Code, Segment, loops_of
 from kernelscope.timing.work import UNITS, clocks_of_no_lane, corrections
@@ -109,6 +111,16 @@ def test_a_loop_that_ptxas_has_repeated_four_times(steps, expected):
     """
     counted = [ptx("mov.u32", 0, 100), ptx(LOAD, 1, 100 * steps, 2, (2,), above=1)]
     assert runs(two_loops([1] * 4, 1), counted) == pytest.approx(expected, abs=4)
+
+
+def test_what_ptxas_has_left_out_of_a_copy_is_no_anchor():
+    """The fifth stands in one of two copies only, and says nothing of how often that one runs."""
+    segments = [
+        segment([("LOP3", number) for number in range(1, last)], [at])
+        for at, last in ((1, 6), (2, 5))
+    ]
+    copies = SegmentCopies(segments, arithmetic(range(1, 6), 100), [0, 0])
+    assert anchors_of(segments, copies).rows.tolist() == [[1, 1]]
 
 
 def test_a_loop_does_not_feed_itself():

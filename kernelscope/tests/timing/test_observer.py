@@ -111,6 +111,11 @@ extern "C" __global__ void look_up(const int* at, float* y)
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     y[i] = table[at[i]];
 }
+extern "C" __global__ void divide_doubles(const double* x, double* y)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = x[i] / (3.0 + i);
+}
 extern "C" __global__ void divide(const float* x, float* y)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -496,13 +501,17 @@ def test_a_constant_for_each_lane_is_a_pass_for_each_address(different):
 
 @pytest.mark.parametrize(("zeros", "warps"), [(0, 0), (1, 1), (40, 2), (256, 8)])
 def test_warps_with_a_zero_take_slow_paths(monkeypatch, zeros, warps):
-    """By the division, and by the root."""
+    """By the division, and by the root; by the division of doubles."""
     found, of_event = [], observer.slow_paths
     monkeypatch.setattr(observer, "slow_paths", lambda e: found.append(of_event(e)) or found[-1])
     x, y = np.ones(256, np.float32), np.zeros(256, np.float32)
     x[:zeros] = 0.0
     launched("divide", (1,), (256,), x, y)
     assert found == [warps, warps]
+    found.clear()
+    doubles = np.where(x == 0.0, 1e-300, 1.0)  # small numerators are as slow
+    launched("divide_doubles", (1,), (256,), doubles, np.zeros(256))
+    assert found == [warps]
 
 
 @pytest.mark.parametrize(("apart", "sectors"), [(0, 16), (1, 4), (8, 16)])
