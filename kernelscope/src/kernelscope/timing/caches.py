@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 
 import numpy as np
 
@@ -320,9 +321,15 @@ class _Together:
         return [(*who, count) for who, count in zip(self._whose, sums, strict=True)]
 
 
-def some_warps(lanes: np.ndarray, address: np.ndarray, warps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lanes of about LOOKED_UP of so many warps: of every one, every third and so on."""
+def some_warps(
+    lanes: np.ndarray, address: np.ndarray, warps: int, of_block: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lanes of about LOOKED_UP of so many warps, of all places in a block of as many:
+    of every one, every third and so on.
+    """
     every = warps // LOOKED_UP | 1
+    while gcd(every, of_block) > 1:
+        every += 2
     chosen = lanes // 32 % every == 0
     return (lanes[chosen], address[chosen]) if every > 1 and chosen.any() else (lanes, address)
 

@@ -200,7 +200,7 @@ class Time(Counters):
         before = row.counts["global_load_lines"]
         super()._global(row, access, address, lanes, requests)
         if row.counts["global_load_lines"] - before > requests:
-            some, where = some_warps(lanes, address, requests)
+            some, where = some_warps(lanes, address, requests, self._first_lanes // 32)
             rows = Lanes(some).rows(where, 32)
             row.counts["l1_lookups"] += lookups_of(rows, access.size) * requests / len(rows)
         elif access.kind == "load":
