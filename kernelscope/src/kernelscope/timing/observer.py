@@ -14,6 +14,7 @@ from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
 from ..watch.counters.traffic import Lanes
+from .apart import Apart
 from .atomics import HotLines, SharedSwaps
 from .caches import (
     LINE_SECTORS,
@@ -25,7 +26,14 @@ from .caches import (
     starts_of,
 )
 from .estimate import estimated
-from .executions import BlockPlace, PtxCounts, has_slow_path, is_swap, places_of
+from .executions import (
+    BlockPlace,
+    PtxCounts,
+    has_slow_path,
+    is_swap,
+    places_of,
+    steps_that_yield,
+)
 from .gpus import GpuConstants, gpu
 from .machine_code import machine_code, numbers_of
 from .model import Prediction, predict
@@ -141,8 +149,9 @@ class Time(Counters):
         self._stored = HotLines(STORE_NS, 0.0, group)
         self._ran, self._pieces = 0, [[], []]
         self._common, self._of_warp = 0, None
-        self._exits = places_of(launch.source).exits
-        self._left: Counter[int] = Counter()  # steps in which warps take an exit, by its id
+        machine = machine_code(launch, self.gpu.arch)
+        places = places_of(launch.source)
+        self._apart = Apart(places, steps_that_yield(launch.source, machine) if machine else ())
         self._stretch, self._at = 0, 0  # of straight code: its number, place of the instruction
         # Executions of each instruction, by its id: by all warps of a block, by single ones.
         self._by_all: Counter[int] = Counter()
@@ -160,6 +169,7 @@ class Time(Counters):
         self._swaps = SharedSwaps(machine)
         self._common = 0
         self._of_warp = np.zeros(machine.block_count * machine.warps_per_block, np.int64)
+        self._apart.begin(32 * self._of_warp.size)
 
     def chunk_finished(self, machine: MachineView) -> None:
         super().chunk_finished(machine)
@@ -167,9 +177,26 @@ class Time(Counters):
         self._work_of_warps.append(work.reshape(machine.block_count, -1))
 
     def instruction(self, event: InstructionEvent) -> None:
-        super().instruction(event)
         self._stretch += event.instruction.index <= self._at  # a loop goes back
         self._at = event.instruction.index
+        for part in self._apart.parts(event):
+            self._count(part)
+        for access in event.accesses:
+            if access.space == "shared" and access.kind == "atomic" and is_swap(event.instruction):
+                row = self._row(event.instruction, event.line)
+                swaps, passes = self._swaps.count(event, access)
+                row.counts["swaps"] += swaps
+                row.counts["swap_passes"] += passes
+        if event.taken is not None:
+            self._apart.leave(event)
+        if event.instruction.opcode.startswith("match.any"):
+            self._row(event.instruction, event.line).counts["match_values"] += match_values(event)
+        if has_slow_path(event.instruction.opcode):
+            self._row(event.instruction, event.line).counts["slow_paths"] += slow_paths(event)
+
+    def _count(self, event: InstructionEvent) -> None:
+        """Count the instruction of lanes that run it together."""
+        super().instruction(event)
         lanes, of_block = self._cut(event.lanes), self._first_lanes // 32
         if lanes.full and lanes.size == 32 * self._of_warp.size:
             self._common += 1
@@ -183,18 +210,6 @@ class Time(Counters):
         for access in event.accesses:
             if access.space == "global" and access.kind != "atomic":
                 self._follow(event, access)
-            if access.space == "shared" and access.kind == "atomic" and is_swap(event.instruction):
-                row = self._row(event.instruction, event.line)
-                swaps, passes = self._swaps.count(event, access)
-                row.counts["swaps"] += swaps
-                row.counts["swap_passes"] += passes
-        if event.taken is not None and (leaving := self._exits.get(id(event.instruction))):
-            gone = event.lanes[np.broadcast_to(event.taken == leaving.taken, event.lanes.shape)]
-            self._left[id(event.instruction)] += starts_of(gone >> 5).size if gone.size else 0
-        if event.instruction.opcode.startswith("match.any"):
-            self._row(event.instruction, event.line).counts["match_values"] += match_values(event)
-        if has_slow_path(event.instruction.opcode):
-            self._row(event.instruction, event.line).counts["slow_paths"] += slow_paths(event)
 
     def _global(self, row, access, address, lanes, requests: int) -> None:
         before = row.counts["global_load_lines"]
@@ -259,30 +274,23 @@ class Time(Counters):
     def _counted(self, launch: Launch, scale: float) -> list[PtxCounts]:
         """The instructions of this launch alone, scaled up to all of its blocks."""
         found, numbers = [], numbers_of(launch.source)
-        places = places_of(launch.source)
-        rows = list(self.rows_of(launch))
-        ran = {id(one): n - self._before.get(id(one), (0,))[0] for one, _, n, *_ in rows}
-        times = places.times(self._left, ran)
-        for instruction, line, _, counts, merged in rows:
-            _, old = self._before.get(id(instruction), (0, Counter()))
+        blocks = places_of(launch.source).blocks
+        for instruction, line, ran, counts, merged in self.rows_of(launch):
+            before, old = self._before.get(id(instruction), (0, Counter()))
             counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
-            place = places.blocks.get(id(instruction), BlockPlace())
-            again = times.get(place.block, 1.0)
-            executed = scale * ran[id(instruction)] * again
-            of_warps = again * (self._by_warp[id(instruction)] + self._by_all[id(instruction)])
             found.append(
                 PtxCounts(
                     instruction,
                     line,
-                    executed,
+                    scale * (ran - before),
                     counts,
                     merged,
-                    place,
-                    of_warps=of_warps,
+                    blocks.get(id(instruction), BlockPlace()),
+                    of_warps=self._by_warp[id(instruction)] + self._by_all[id(instruction)],
                     origin=numbers[id(instruction)],
                 )
             )
-        return found + _never_ran(launch, {id(one.instruction) for one in found}, places.blocks)
+        return found + _never_ran(launch, {id(one.instruction) for one in found}, blocks)
 
     def _predict(self, launch: Launch) -> Prediction:
         blocks = int(np.prod(launch.grid))

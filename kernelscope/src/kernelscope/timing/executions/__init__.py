@@ -12,5 +12,5 @@ solved by least_squares.
 
 from .counts import BlockPlace, PtxCounts, loads_of, of_one_kind, with_spaces
 from .kinds import KINDS, bits_of, bits_of_code, has_slow_path, is_swap
-from .places import places_of
+from .places import Places, places_of, steps_that_yield
 from .system import executions

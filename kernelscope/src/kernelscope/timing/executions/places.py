@@ -1,14 +1,20 @@
 """Where PTX instructions stand: basic blocks, the loops around them, the code behind exits."""
 
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from ...ptx.registers import followers
 from ...ptx.source_module import SourceModule
 from ...ptx.syntax import Function, Instruction
-from ..machine_code import Segment, dominators, loops_of, reached
+from ..machine_code import (
+    MachineCode,
+    Segment,
+    dominators,
+    loops_of,
+    numbers_of,
+    reached,
+    yielding,
+)
 from .counts import BlockPlace
 
 
@@ -16,12 +22,10 @@ from .counts import BlockPlace
 class Exit:
     """A branch out of a loop to code that other ways out of the loop do not take.
 
-    taken: does it leave where the branch is taken?; first: of that code, the ids of its first
-    block's instructions; blocks: the numbers of its basic blocks.
+    taken: does it leave where the branch is taken?; blocks: the numbers of that code's basic blocks.
     """
 
     taken: bool
-    first: tuple[int, ...]
     blocks: frozenset[int]
 
 
@@ -32,23 +36,16 @@ class Places:
     blocks: dict[int, BlockPlace]
     exits: dict[int, Exit]
 
-    def times(self, left: Mapping[int, int], ran: Mapping[int, int]) -> dict[int, float]:
-        """Basic block -> how often a warp runs it for once in the simulator.
 
-        Lanes that leave a loop in different steps run what is behind their exit one after another;
-        the simulator has them wait for each other. left: by branch, the steps in which warps take
-        the exit; ran: executions by warps, by instruction.
-        """
-        steps, runs = defaultdict(int), defaultdict(dict)
-        for branch, leaving in self.exits.items():
-            for block in leaving.blocks:
-                steps[block] += left.get(branch, 0)
-                runs[block][leaving.first] = max(ran.get(one, 0) for one in leaving.first)
-        return {
-            block: max(1.0, count / total)
-            for block, count in steps.items()
-            if (total := sum(runs[block].values()))
-        }
+def steps_that_yield(source: SourceModule, machine: MachineCode) -> frozenset[int]:
+    """Return the ids of the instructions that begin a step of a loop in which lanes yield."""
+    closing, blocks = yielding(machine.segments), places_of(source).blocks
+    if not closing:
+        return frozenset()
+    numbers = numbers_of(source)
+    heads = {header for one in blocks if numbers[one] in closing for header in blocks[one].loops[:1]}
+    first = {place.block: one for one, place in reversed(blocks.items())}
+    return frozenset(first[head] for head in heads)
 
 
 @lru_cache(maxsize=64)  # a kernel is often launched again
@@ -73,9 +70,8 @@ def places_of(source: SourceModule) -> Places:
                 number + 1 + above[0] if above else 0,
             )
             found |= {id(instruction): place for instruction in block}
-        for at, taken, first, own in _exits(blocks, flow, loops):
-            numbers = frozenset(number + 1 + one for one in own)
-            exits[id(blocks[at][-1])] = Exit(taken, tuple(map(id, blocks[first])), numbers)
+        for at, taken, own in _exits(blocks, flow, loops):
+            exits[id(blocks[at][-1])] = Exit(taken, frozenset(number + 1 + one for one in own))
         number += len(blocks)
     return Places(found, exits)
 
@@ -91,8 +87,8 @@ def _flow(blocks: list[list[Instruction]], function: Function) -> tuple[Segment,
 
 
 def _exits(blocks, flow: tuple[Segment, ...], loops: list):
-    """(block, does it leave where its branch is taken, first block behind, all of these) of each
-    branch out of a loop. Those are of one exit that come before the point where all meet again.
+    """(block, does it leave where its branch is taken, the blocks behind) of each branch out of a
+    loop. Those are of one exit that come before the point where all meet again.
 
     Where they meet at the end only, since one returns, lanes go on together behind the loop.
     """
@@ -112,7 +108,7 @@ def _exits(blocks, flow: tuple[Segment, ...], loops: list):
             others = set().union(*(own for one, own in ends.items() if one != first))
             at_end = meets[at] < 0 or all(_returns(one) for one in blocks[meets[at]])
             if ends[first] - others and not (at_end and first in usual):
-                yield at, taken, first, ends[first] - others
+                yield at, taken, ends[first] - others
 
 
 def _returns(instruction: Instruction) -> bool:

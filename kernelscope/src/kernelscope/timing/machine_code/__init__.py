@@ -7,7 +7,7 @@ those that it waits for.
 
 from .code import NO_SCOREBOARD, Code, MachineCode, Segment, codes
 from .cubin import cubin_registers, disassembled, machine_code, numbers_of, nvdisasm
-from .flow import NaturalLoop, dominators, loops_of, predecessors, reached
+from .flow import NaturalLoop, dominators, loops_of, predecessors, reached, yielding
 from .listing import parse
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "parse",
     "predecessors",
     "reached",
+    "yielding",
 ]

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from .code import Segment
+from .code import Segment, codes
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,21 @@ def loops_of(segments: tuple[Segment, ...]) -> list[NaturalLoop]:
     return [
         NaturalLoop(h, frozenset(body), tuple(_above(h, nearest))) for h, body in bodies.items()
     ]
+
+
+def yielding(segments: tuple[Segment, ...]) -> set[int]:
+    """Return the origins of the branches back of each loop in which ptxas lets lanes yield.
+
+    It does where lanes may wait for others of their warp, as by reading volatile memory: those that
+    leave the loop then do not wait at its end.
+    """
+    loops, found = sorted(loops_of(segments), key=lambda one: len(one.body)), set()
+    for at, one in codes(segments) if loops else ():
+        if one.name == "YIELD":
+            for loop in [loop for loop in loops if at in loop.body][:1]:
+                tails = (tail for tail in loop.body if loop.header in segments[tail].follows)
+                found |= {segments[tail].code[-1].origin for tail in tails}
+    return found
 
 
 def reached(
