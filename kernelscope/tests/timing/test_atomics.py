@@ -49,15 +49,35 @@ def test_sums_of_floats_wait_for_each_other_on_a_sector():
 
 
 def test_neighbours_that_share_a_sector_do_not_stand_for_all():
-    """Stores of a group of four blocks on one sector; then a block far away does the same."""
+    """Stores of a group of four blocks on one sector, and of one far away on another; as if all of
+    those between them were under way at a time. Then a block far away does the same.
+    """
     hot, lanes = HotLines(1.0, 0.0, group=4), np.arange(32)
     for block in (0, 1, 100, 101):
         hot.first_block = block
         hot.add(lanes, np.full(32, 32 * block // 4, np.uint64), 32, floats=False)
-    assert hot.most(10.0, 96)[0] == 4 * 32  # of two sectors of one slice
+    assert hot.most(10.0, 96)[0] == pytest.approx(10 * 4 * 32 / (26 / 4) ** 0.68)
     hot.first_block = 500
     hot.add(lanes, np.zeros(32, np.uint64), 32, floats=False)
     assert hot.most(10.0, 96)[0] == 10 * 3 * 32 + 2 * 32
+
+
+@pytest.mark.parametrize(
+    ("of_address", "lanes", "us"),
+    [(65536, 32, 3045), (16384, 32, 2723), (4096, 32, 1642), (1024, 32, 726), (256, 32, 267)]
+    + [(65536, 1, 96.3), (16384, 1, 56.4), (4096, 1, 22.5)],
+)
+def test_blocks_that_go_on_through_the_memory_meet_where_they_are(of_address, lanes, us):
+    """4 million lanes in blocks of 256, so many in a row on one address, as an H200 took them; or
+    the first lane of each warp alone.
+    """
+    hot = HotLines(0.642, 1.76, group=4)
+    for block in range(0, 16384, 1024):
+        for hot.first_block in range(block, block + 4):
+            own = np.arange(0, 256, 32 // lanes)
+            address = (4 * ((256 * hot.first_block + own) // of_address)).astype(np.uint64)
+            hot.add(own, address, 256, floats=False)
+    assert hot.most(256, 96, 1056 / 16384)[0] / 1e3 == pytest.approx(us, rel=0.15)
 
 
 class Block:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..events import InstructionEvent, Launch, MachineView
+from ..events import BarrierEvent, InstructionEvent, Launch, MachineView
 from ..ptx.demangle import demangle
 from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
@@ -39,7 +39,7 @@ from .machine_code import machine_code, numbers_of
 from .model import Prediction, predict
 from .report import text
 from .traffic import Reuse, bytes_of_buffers, kept_bytes, reused_bytes, shared_by_blocks
-from .uneven import Unevenness, unevenness
+from .uneven import LongestWarps, Unevenness, unevenness
 from .work import LaunchShape, l1_lines, resident_blocks, work_of
 
 LINE_BYTES = SECTOR_BYTES * LINE_SECTORS
@@ -152,12 +152,17 @@ class Time(Counters):
         machine = machine_code(launch, self.gpu.arch)
         places = places_of(launch.source)
         self._apart = Apart(places, steps_that_yield(launch.source, machine) if machine else ())
-        self._stretch, self._at = 0, 0  # of straight code: its number, place of the instruction
+        self._events, self._stretch, self._at = (
+            0,
+            0,
+            0,
+        )  # stretches of straight code: its number, place of the instruction
         # Executions of each instruction, by its id: by all warps of a block, by single ones.
         self._by_all: Counter[int] = Counter()
         self._by_warp = defaultdict(lambda: np.zeros(launch.warps, np.int64))
         self._numbers: list[np.ndarray] = []  # of the blocks that ran
         self._work_of_warps: list[np.ndarray] = []
+        self._longest_work: list[np.ndarray] = []  # of the warps that others wait for at barriers
 
     def chunk_started(self, machine: MachineView) -> None:
         super().chunk_started(machine)
@@ -170,13 +175,23 @@ class Time(Counters):
         self._common = 0
         self._of_warp = np.zeros(machine.block_count * machine.warps_per_block, np.int64)
         self._apart.begin(32 * self._of_warp.size)
+        self._longest = LongestWarps(machine)
 
     def chunk_finished(self, machine: MachineView) -> None:
         super().chunk_finished(machine)
-        work = self._of_warp + self._common
-        self._work_of_warps.append(work.reshape(machine.block_count, -1))
+        self._work_of_warps.append(self._work(machine))
+        self._longest_work.append(self._longest.end(self._work_of_warps[-1]))
+
+    def barrier(self, event: BarrierEvent) -> None:
+        super().barrier(event)
+        self._longest.meet(event, self._work(event.machine))
+
+    def _work(self, machine: MachineView) -> np.ndarray:
+        """(blocks, warps) instructions so far."""
+        return (self._of_warp + self._common).reshape(machine.block_count, -1)
 
     def instruction(self, event: InstructionEvent) -> None:
+        self._events += 1
         self._stretch += event.instruction.index <= self._at  # a loop goes back
         self._at = event.instruction.index
         for part in self._apart.parts(event):
@@ -184,7 +199,7 @@ class Time(Counters):
         for access in event.accesses:
             if access.space == "shared" and access.kind == "atomic" and is_swap(event.instruction):
                 row = self._row(event.instruction, event.line)
-                swaps, passes = self._swaps.count(event, access)
+                swaps, passes = self._swaps.count(event, access, self._events)
                 row.counts["swaps"] += swaps
                 row.counts["swap_passes"] += passes
         if event.taken is not None:
@@ -327,9 +342,9 @@ class Time(Counters):
         return predict(work, self.gpu, launch.kernel, tuple(notes))
 
     def _imbalance(self) -> float:
-        """The longest warp of a block over the mean of its warps, by instructions."""
-        work = np.concatenate(self._work_of_warps)
-        return float((work.max(1) / np.maximum(work.mean(1), 1e-9)).mean())
+        """The longest warps of a block over the mean of its warps, by instructions."""
+        longest, work = map(np.concatenate, (self._longest_work, self._work_of_warps))
+        return float((longest / np.maximum(work.mean(1), 1e-9)).mean())
 
     def _work_of_blocks(self) -> tuple[np.ndarray, np.ndarray]:
         """((blocks, warps) instructions of the blocks that ran, their numbers), ascending."""
@@ -348,12 +363,12 @@ class Time(Counters):
         written, lone_read, lone_written = (
             float(of_buffers.sum()) for of_buffers in (written, lone, lone_written)
         )
+        rounds = max(1.0, blocks / (resident * self.gpu.sms))
         if read.sum() + written + lone_read > kept_bytes(self.gpu) and read.size:
             shared = self._streams.shared([buffer[:2] for buffer in self._pieces[0]])
-            rounds = blocks / (resident * self.gpu.sms)
             read, again = shared_by_blocks(self.gpu, read, lone, written, shared, blocks, rounds)
-        hottest, halves = self._hot.most(scale, self.gpu.slices)
-        stored, _ = self._stored.most(scale, self.gpu.slices)
+        hottest, halves = self._hot.most(scale, self.gpu.slices, 1 / rounds)
+        stored, _ = self._stored.most(scale, self.gpu.slices, 1 / rounds)
         return Reuse(
             read.sum() * (1 - self._streams.own_share),
             written,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..events import BarrierEvent, MachineView
 from .executions import PtxCounts
 from .machine_code import Segment
 
@@ -92,6 +93,32 @@ def _shared_end(work: np.ndarray, sms: int, resident: int) -> float:
 
 
 # -- warps ----------------------------------------------------------------------------------------
+class LongestWarps:
+    """Instructions of each block of a chunk, from barrier to barrier those of the warp that has
+    most.
+    """
+
+    def __init__(self, machine: MachineView):
+        self._first, self._warps = machine.first_block, machine.warps_per_block
+        self._before = np.zeros((machine.block_count, machine.warps_per_block), np.int64)
+        self._sums = np.zeros(machine.block_count, np.int64)
+
+    def meet(self, event: BarrierEvent, work: np.ndarray) -> None:
+        """Blocks pass a barrier. work: (blocks, warps) of the chunk, instructions so far."""
+        arrived = sum(lanes.size for _, lanes in event.arrivals)
+        if arrived > 32 * (self._warps - 1) * len(event.blocks):  # of no part of a block's warps
+            self._add(event.blocks - self._first, work)
+
+    def end(self, work: np.ndarray) -> np.ndarray:
+        """(blocks,) when all have ended."""
+        self._add(slice(None), work)
+        return self._sums
+
+    def _add(self, blocks, work: np.ndarray) -> None:
+        self._sums[blocks] += (work[blocks] - self._before[blocks]).max(1)
+        self._before[blocks] = work[blocks]
+
+
 def longest_warps(
     segments: tuple[Segment, ...],
     chain: tuple[dict[int, float], ...],

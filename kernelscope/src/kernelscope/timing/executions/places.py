@@ -43,7 +43,9 @@ def steps_that_yield(source: SourceModule, machine: MachineCode) -> frozenset[in
     if not closing:
         return frozenset()
     numbers = numbers_of(source)
-    heads = {header for one in blocks if numbers[one] in closing for header in blocks[one].loops[:1]}
+    heads = {
+        header for one in blocks if numbers[one] in closing for header in blocks[one].loops[:1]
+    }
     first = {place.block: one for one, place in reversed(blocks.items())}
     return frozenset(first[head] for head in heads)
 
