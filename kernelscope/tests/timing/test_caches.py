@@ -202,7 +202,7 @@ def streams_of(blocks, pieces_of_block):
     """Sequences of blocks, each of loads of so many pieces of 64 bytes."""
     streams = SectorStreams()
     for block in range(blocks):
-        streams.begin()
+        streams.begin(block)
         for piece in pieces_of_block(block):
             streams.add(1, np.array([64 * piece], np.uint64))
     return streams
@@ -212,10 +212,11 @@ def test_pieces_that_blocks_load_at_any_time():
     """200 random ones of 4,000: the chance that another block has a piece, and two times of it."""
     rng = np.random.default_rng(3)
     streams = streams_of(16, lambda _: rng.choice(4000, 200, replace=False))
-    ((loaded, chance, apart),) = streams.shared([(0, 64 * 4000)])
+    ((loaded, chance, apart, reach),) = streams.shared([(0, 64 * 4000)])
     assert 0.7 * 64 * 200 < loaded <= 64 * 200  # but for those that three and more have
     assert chance == pytest.approx(200 / 4000, rel=0.2)
     assert apart == pytest.approx(6**-0.5, rel=0.15)  # of two times from 0 to 1
+    assert reach > 16
 
 
 def test_pieces_that_blocks_load_at_one_time():
@@ -225,8 +226,23 @@ def test_pieces_that_blocks_load_at_one_time():
         4, lambda at: [*range(10), *rows.get(at, range(9000 * at, 9000 * at + 90))]
     )
     table, row, nothing = streams.shared([(0, 640), (64_000, 64_000), (1 << 24, 64)])
-    assert table == nothing == (0.0, 0.0, 0.0)
-    assert row == (64 * 135 / 4, 2 * 45 / 45 / 3, 0.0)
+    assert table == nothing == (0.0, 0.0, 0.0, np.inf)
+    assert row == (64 * 135 / 4, 2 * 45 / 45 / 3, 0.0, np.inf)
+
+
+def test_blocks_that_go_through_an_array_one_after_another():
+    """Planes of 100 blocks; each loads its own place of three planes, a plane apart."""
+
+    def pieces(block):
+        return [10 * (block % 100) + 1000 * (block // 100 + plane) for plane in (0, 1, 2)]
+
+    numbers, streams = range(50, 6000, 250), SectorStreams()
+    for number in numbers:
+        streams.begin(number)
+        for piece in pieces(number):
+            streams.add(1, np.array([64 * piece], np.uint64))
+    ((*_, reach),) = streams.shared([(0, 64 * 100_000)])
+    assert reach == pytest.approx(200, rel=0.15)
 
 
 def test_a_store_leaves_its_sectors_in_l1():

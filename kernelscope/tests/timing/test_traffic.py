@@ -71,12 +71,13 @@ def test_loads_wait_for_dram_for_what_they_touch_first_or_have_lost():
 BLOCKS, ANY_TIME = 2500, 0.41  # of two times without an order
 
 
-def read_and_again(mib, loaded, apart=ANY_TIME, rounds=1.0, beside=0.0):
+def read_and_again(mib, loaded, apart=ANY_TIME, rounds=1.0, beside=0.0, reach=np.inf):
     """(Megabytes that blocks load, and that they load again) of an array of so many MiB, of which
-    each loads so many bytes of pieces; beside: bytes of an array that is read once.
+    each loads so many bytes of pieces; beside: bytes of an array that is read once; reach: blocks
+    between two that load one piece.
     """
     size = mib * 2.0**20
-    shared = [(loaded, loaded / size, apart), (beside / BLOCKS, 0.0, 0.0)]
+    shared = [(loaded, loaded / size, apart, reach), (beside / BLOCKS, 0.0, 0.0, np.inf)]
     read = np.array([min(size, loaded * BLOCKS), beside])
     found = shared_by_blocks(H200, read, np.zeros(2), 0.0, shared, BLOCKS, rounds)
     return float(found[0].sum() - beside) / 1e6, found[1] / 1e6
@@ -94,6 +95,15 @@ def test_random_loads_of_more_than_l2_holds(mib, measured):
     H200; the array itself is read once at least.
     """
     assert sum(read_and_again(mib, 64 * 12.8e6 / BLOCKS)) == pytest.approx(measured, rel=0.2)
+
+
+def test_what_blocks_near_each_other_load_is_in_l2():
+    """Of 192 MiB, of which each block loads a part that others have: L2 holds what 100 blocks load,
+    and not what 2,000 do.
+    """
+    size = 2 * 192 * 2.0**20 / BLOCKS
+    assert again(192, size, reach=100) == 0
+    assert again(192, size, reach=2000) == pytest.approx(again(192, size), rel=0.25)
 
 
 @pytest.mark.parametrize("times", [0.1, 1.0, 3.0])

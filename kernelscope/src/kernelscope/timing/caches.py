@@ -36,6 +36,7 @@ def _banks(of_bit: tuple[int, ...]) -> np.ndarray:
 _BANK_OF = (0, _banks(_OF_BIT[:11])), (11, _banks(_OF_BIT[11:]))  # of a number shifted by as much
 LOOKED_UP = 32  # warps of a load, of all that do it together, whose lines are looked up
 STORE = -1  # in the place of a load's key
+LEAST_OF_LINE = 8  # blocks, of which a line through the places of their loads is taken
 NEAR = 8  # loads of a block that are so close keep what they share
 
 
@@ -58,11 +59,13 @@ class SectorStreams:
 
     def __init__(self):
         self._requests: list[list[_Request]] = []
+        self._numbers: list[int] = []
         self.left = MOST_SECTORS
 
-    def begin(self) -> None:
-        """The next block."""
+    def begin(self, number: int = 0) -> None:
+        """The next block; number: its own in the grid."""
         self._requests.append([])
+        self._numbers.append(number)
 
     def add(
         self, key: int, address: np.ndarray, warps: int = 1, stretch: int | None = None
@@ -156,10 +159,11 @@ class SectorStreams:
         pieces, at, meeting = np.unique(pieces, return_inverse=True, return_counts=True)
         return pieces, meeting, 2 * np.bincount(at, when**2) - np.bincount(at, when) ** 2
 
-    def shared(self, stretches: list[tuple[int, int]]) -> list[tuple[float, float, float]]:
+    def shared(self, stretches: list[tuple[int, int]]) -> list[tuple[float, float, float, float]]:
         """Return of each stretch of memory, (first byte, bytes): (bytes of the pieces that a block
         loads and one other at most, the chance that another given block loads one of them, how far
-        apart both do, in shares of a block's loads).
+        apart both do, in shares of a block's loads, how many blocks there are between, at most,
+        where blocks go through it one after another).
         """
         blocks, (pieces, meeting, apart) = len(self.streams), self._pieces
         result = []
@@ -170,8 +174,26 @@ class SectorStreams:
             chance = min(1.0, 2 * twice / max(once, 1) / max(1, blocks - 1))
             far = apart[own][meeting[own] == 2].mean() if twice else 0.0
             loaded = PIECE_BYTES * (once + 2 * twice) / max(1, blocks)
-            result.append((loaded, chance, float(np.sqrt(max(far, 0.0)))))
+            result.append((loaded, chance, float(np.sqrt(max(far, 0.0))), self._reach(*ends)))
         return result
+
+    def _reach(self, first: float, end: float) -> float:
+        """Return how many blocks lie, at most, between two that load one of these pieces, if their
+        places are taken to be on a line by the blocks' numbers; infinity if they are not.
+        """
+        found = []
+        for number, block in zip(self._numbers, self._requests, strict=True):
+            loads = [one.sectors // PIECE_SECTORS for one in block if not one.stores]
+            own = np.concatenate([[], *loads])
+            own = own[(own >= first) & (own < end)]
+            if own.size:
+                found.append((number, own.min(), own.max()))
+        if len(found) < LEAST_OF_LINE:
+            return np.inf
+        numbers, low, high = np.array(found, np.float64).T
+        slope, start = np.polyfit(numbers, 0.5 * (low + high), 1)
+        far = np.maximum(abs(high - start - slope * numbers), abs(low - start - slope * numbers))
+        return 2 * float(far.max()) / slope if slope > 0 else np.inf
 
     @property
     def own_share(self) -> float:

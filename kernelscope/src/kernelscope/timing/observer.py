@@ -170,7 +170,7 @@ class Time(Counters):
         self._ran += machine.block_count
         self._numbers.append(machine.first_block + np.arange(machine.block_count))
         self._first_lanes = 32 * machine.warps_per_block
-        self._streams.begin()
+        self._streams.begin(machine.first_block)
         self._swaps = SharedSwaps(machine)
         self._common = 0
         self._of_warp = np.zeros(machine.block_count * machine.warps_per_block, np.int64)

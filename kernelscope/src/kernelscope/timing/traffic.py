@@ -83,7 +83,7 @@ def shared_by_blocks(
     read: np.ndarray,
     lone: np.ndarray,
     written: float,
-    shared: list[tuple[float, float, float]],
+    shared: list[tuple[float, float, float, float]],
     blocks: int,
     rounds: float,
 ) -> tuple[np.ndarray, float]:
@@ -95,7 +95,7 @@ def shared_by_blocks(
     their round do; where the times have no order, one touch of a piece comes as long after another
     as any.
     """
-    loaded, chance, apart = np.array(shared).T
+    loaded, chance, apart, reach = np.array(shared).T
     anywhere = loaded / np.maximum(read, 1.0)  # the chance if all pieces have the same
     chance = np.where(chance < EVEN * anywhere, np.minimum(chance, anywhere), chance)
     loads, meeting = blocks * loaded, chance * (blocks - 1)
@@ -105,6 +105,7 @@ def shared_by_blocks(
     others = np.where(apart > ANY_TIME, others, np.minimum(others, max(rounds - 1, 0.0)))
     between = written / (1 + others)  # bytes that come in between two touches of a piece
     between += (read * np.minimum(1.0, (1 + others) / (1 + others[:, None]))).sum(1)
+    between = np.minimum(between, np.minimum(1.0, reach / blocks) * (written + loads.sum()))
     missed = np.maximum(0.0, 1 - kept_bytes(gpu) / np.maximum(between, 1.0))
     again = missed * np.maximum(0.0, (1 + others) * read - lone) - read
     return read, float(np.maximum(0.0, again).sum())

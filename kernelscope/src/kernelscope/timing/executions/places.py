@@ -22,7 +22,8 @@ from .counts import BlockPlace
 class Exit:
     """A branch out of a loop to code that other ways out of the loop do not take.
 
-    taken: does it leave where the branch is taken?; blocks: the numbers of that code's basic blocks.
+    taken: does it leave where the branch is taken?; blocks: of that code, the numbers of its basic
+    blocks.
     """
 
     taken: bool
