@@ -49,14 +49,15 @@ def test_sums_of_floats_wait_for_each_other_on_a_sector():
 
 
 def test_neighbours_that_share_a_sector_do_not_stand_for_all():
-    """Stores of a group of four blocks on one sector, and of one far away on another; as if all of
-    those between them were under way at a time. Then a block far away does the same.
+    """Atomics of a group of four blocks on one sector, and of one far away on another, with and
+    without all of those between them at a time. Then a block far away does the same.
     """
     hot, lanes = HotLines(1.0, 0.0, group=4), np.arange(32)
     for block in (0, 1, 100, 101):
         hot.first_block = block
         hot.add(lanes, np.full(32, 32 * block // 4, np.uint64), 32, floats=False)
-    assert hot.most(10.0, 96)[0] == pytest.approx(10 * 4 * 32 / (26 / 4) ** 0.68)
+    assert hot.most(10.0, 96)[0] == 4 * 32  # of two sectors of one slice
+    assert hot.most(10.0, 96, 1.0)[0] == pytest.approx(10 * 4 * 32 / (26 / 4) ** 0.68)
     hot.first_block = 500
     hot.add(lanes, np.zeros(32, np.uint64), 32, floats=False)
     assert hot.most(10.0, 96)[0] == 10 * 3 * 32 + 2 * 32

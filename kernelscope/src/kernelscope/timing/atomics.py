@@ -62,13 +62,13 @@ class HotLines:
             ]
         )
 
-    def most(self, scale: float, slices: int, together: float = 1.0) -> tuple[float, float]:
+    def most(self, scale: float, slices: int, together: float | None = None) -> tuple[float, float]:
         """Return (nanoseconds of the slice or sector that takes longest, stretches that each are in
         one slice of L2): (0, infinity) if there are none.
 
         scale: to all, of those that blocks share which are no neighbours; slices: of L2, over
-        which the others are spread; together: share of the blocks that are under way at a time.
-        These go on through the memory, one after another, if a few of them touch little of it.
+        which the others are spread; together: share of the blocks that are under way at a time,
+        where those go on through the memory that touch little of it; None: they meet nowhere else.
         """
         if not self._parts:
             return 0.0, np.inf
@@ -84,13 +84,15 @@ class HotLines:
         hottest = of_half.max() + (of_half.sum() - of_half.max()) / slices
         in_turn = times * (self.operation_ns * operations)
         in_turn = np.where(of_floats > 0, times * (self.float_ns * of_floats), in_turn)
-        reach = _reach(sector, first, last, self.group, together)
-        apart = np.clip([reach, reach / LINE_SECTORS], 1.0, None) ** SIDE_BY_SIDE
-        own = np.array([single.sum(), (operations - single).sum()])
-        passing = scale * max(
-            self.operation_ns * (own / np.minimum(apart, slices)).sum(),
-            self.float_ns * of_floats.sum() / apart[0],
-        )
+        passing = 0.0
+        if together is not None:
+            reach = _reach(sector, first, last, self.group, together)
+            apart = np.clip([reach, reach / LINE_SECTORS], 1.0, None) ** SIDE_BY_SIDE
+            own = np.array([single.sum(), (operations - single).sum()])
+            passing = scale * max(
+                self.operation_ns * (own / np.minimum(apart, slices)).sum(),
+                self.float_ns * of_floats.sum() / apart[0],
+            )
         return float(max(self.operation_ns * hottest, in_turn.max(), passing)), float(count)
 
 

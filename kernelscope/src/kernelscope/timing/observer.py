@@ -368,7 +368,7 @@ class Time(Counters):
             shared = self._streams.shared([buffer[:2] for buffer in self._pieces[0]])
             read, again = shared_by_blocks(self.gpu, read, lone, written, shared, blocks, rounds)
         hottest, halves = self._hot.most(scale, self.gpu.slices, 1 / rounds)
-        stored, _ = self._stored.most(scale, self.gpu.slices, 1 / rounds)
+        stored, _ = self._stored.most(scale, self.gpu.slices)
         return Reuse(
             read.sum() * (1 - self._streams.own_share),
             written,

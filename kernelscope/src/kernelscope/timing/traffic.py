@@ -26,6 +26,9 @@ UNEVEN = 0.67 * 1.63
 # 9 for four.
 LINE_STORE, PART_STORED = 1.0, 1.0
 WHOLE_LINES = 3.0  # sectors of each line of a load, from which on its lanes load side by side
+# Such loads of what fits L2 many times over are faster: where all SMs load the same 32 MiB, by 1.13
+# of l2_gbps, and for each halving of it by so much more, down to 2 MiB (an H200's probe).
+NEAR, NEARER, NEAREST = 1.13, 0.065, 1.4
 WHOLE = 0.99  # share of a sector: as much is all of it
 # Lines of a store's request, if L1 joins it with others; share of its sectors that leaves at least:
 # 4 words of a thread, one after another, took 8 ps a line, where whole sectors take 16.
@@ -115,7 +118,7 @@ class Traffic:
     """The memory counts of a launch by line and kind: per request, and the share that misses L1.
 
     atomic: sectors that a sector of an atomic costs L2; loads: machine loads of global memory by
-    their ids -> those of the PTX.
+    their ids -> those of the PTX; whole: sectors that one of a load of whole lines costs L2.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class Traffic:
         counted: Iterable[PtxCounts],
         atomic: float = ATOMIC,
         loads: dict[int, PtxCounts] | None = None,
+        whole: float = 1.0,
     ):
         self.loads = loads or {}
         self.requests: defaultdict[tuple[int, str], float] = defaultdict(float)
@@ -175,8 +179,9 @@ class Traffic:
                 first = one.first_bytes
                 self.lost_bytes += one.lost_bytes
                 self.first_bytes += SECTOR_BYTES * missing if first is None else first
+            near = whole if sectors >= WHOLE_LINES * lines else 1.0
             in_l2 = {
-                "load": max(sectors, LINE_LOAD * lines),
+                "load": near * max(sectors, LINE_LOAD * lines),
                 "store": sectors_stored(one, joined) if way == "store" else 0.0,
                 "atomic": atomic * sectors,
             }
@@ -333,6 +338,16 @@ def dram_traffic(gpu: GpuConstants, reuse: Reuse, traffic: Traffic) -> DramTraff
 def kept_bytes(gpu: GpuConstants) -> float:
     """Bytes that L2 keeps until the next launch."""
     return 0.5 * gpu.l2_bytes
+
+
+def near_share(gpu: GpuConstants, read: float) -> float:
+    """Return the time of L2 of a load of whole lines, over that of l2_gbps, where all blocks read
+    so many distinct bytes.
+
+    That lines have a copy in each half of L2 which fewer SMs wait for is a hypothesis.
+    """
+    times = kept_bytes(gpu) / max(read, 1.0)
+    return 1 / min(NEAR + NEARER * np.log2(times), NEAREST) if times >= 1 else 1.0
 
 
 def reused_bytes(gpu: GpuConstants) -> float:

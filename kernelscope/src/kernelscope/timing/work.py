@@ -30,6 +30,7 @@ from .traffic import (
     dram_traffic,
     l2_traffic,
     local_bytes,
+    near_share,
     shares_of,
 )
 from .uneven import Unevenness, longest_warps
@@ -145,7 +146,8 @@ def work_of(
     segments, blocks, warps = with_spaces(machine.segments, counted), shape.blocks, shape.warps
     counts, edges = executions(segments, counted, blocks * warps)
     atomic = ATOMIC + UNEVEN * gpu.slices / reuse.halves
-    traffic = Traffic(counted, atomic, loads_of(segments, counted))
+    near = near_share(gpu, reuse.read + reuse.lone_read)
+    traffic = Traffic(counted, atomic, loads_of(segments, counted), near)
     dram = dram_traffic(gpu, reuse, traffic)
     exact = corrections(segments, counts, counted)
 
