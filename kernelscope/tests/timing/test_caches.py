@@ -15,6 +15,10 @@ from kernelscope.timing.caches import (
 )
 
 
+def sectors_of(address):
+    return np.unique(address.astype(np.int64) // 32)
+
+
 def lru_hits(sectors, lines):
     """A fully associative cache of 128-byte lines whose sectors come in one by one."""
     cache, found = OrderedDict(), []
@@ -61,8 +65,8 @@ def test_streams_of_blocks_are_apart():
     streams = SectorStreams()
     for _ in range(2):
         streams.begin()
-        streams.add(7, np.arange(0, 128, 4, dtype=np.uint64))
-        streams.add(8, np.arange(0, 128, 4, dtype=np.uint64))
+        streams.add(7, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
+        streams.add(8, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
     assert streams.misses(lines=100, resident=1) == {7: (4.0, 1.0), 8: (0.0, 0.0)}
 
 
@@ -74,7 +78,9 @@ def test_loads_that_stand_together_keep_what_they_share(loads, stretch, hit):
     streams = SectorStreams()
     streams.begin()
     for number in [*range(loads), 0]:
-        streams.add(number, np.arange(32, dtype=np.uint64) * 4 + 128 * number, stretch=stretch)
+        streams.add(
+            number, sectors_of(np.arange(32, dtype=np.uint64) * 4 + 128 * number), stretch=stretch
+        )
     assert streams.misses(lines=1, resident=1)[0] == ((4.0, 0.5) if hit else (8.0, 1.0))
 
 
@@ -121,8 +127,8 @@ def test_words_of_one_bank_are_read_one_after_another():
 def test_own_stores_are_not_read_from_dram():
     streams = SectorStreams()
     streams.begin()
-    streams.store(np.arange(0, 64, 4, dtype=np.uint64))
-    streams.add(1, np.arange(0, 128, 4, dtype=np.uint64))
+    streams.store(sectors_of(np.arange(0, 64, 4, dtype=np.uint64)))
+    streams.add(1, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
     assert streams.own_share == 0.5
 
 
@@ -131,7 +137,7 @@ def test_half_of_the_requests_wait():
     streams = SectorStreams()
     streams.begin()
     for first in (0, 0, 128, 0):
-        streams.add(7, np.arange(first, first + 128, 4, dtype=np.uint64))
+        streams.add(7, sectors_of(np.arange(first, first + 128, 4, dtype=np.uint64)))
     assert streams.misses(lines=100, resident=1) == {7: (8.0, 0.5)}
 
 
@@ -140,10 +146,10 @@ def test_blocks_side_by_side_share_what_they_load():
     streams = SectorStreams()
     for block in range(2):
         streams.begin()
-        streams.add(1, np.arange(0, 128, 4, dtype=np.uint64))
+        streams.add(1, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
         for line in range(32):
             first = 4096 + (32 * block + line) * 128
-            streams.add(2, np.arange(first, first + 128, 4, dtype=np.uint64))
+            streams.add(2, sectors_of(np.arange(first, first + 128, 4, dtype=np.uint64)))
     assert streams.misses(100, resident=1) == {1: (4.0, 1.0), 2: (128.0, 1.0)}
     assert streams.misses(100, resident=2) == {1: (2.0, 0.5), 2: (128.0, 1.0)}
 
@@ -154,7 +160,9 @@ def test_blocks_side_by_side_push_each_other_out():
     for block in range(2):
         streams.begin()
         for line in 2 * [*range(32)]:
-            streams.add(1, np.arange(32, dtype=np.uint64) * 4 + 128 * (32 * block + line))
+            streams.add(
+                1, sectors_of(np.arange(32, dtype=np.uint64) * 4 + 128 * (32 * block + line))
+            )
     assert streams.misses(40, resident=1)[1] == (128.0, 0.5)
     assert streams.misses(40, resident=2)[1] == (256.0, 1.0)
     assert streams.misses(80, resident=4)[1] == (256.0, 1.0)  # as if there were two more
@@ -166,9 +174,9 @@ def test_blocks_find_what_blocks_before_them_have_left():
     streams = SectorStreams()
     for block in range(4):
         streams.begin()
-        streams.add(1, np.arange(0, 128, 4, dtype=np.uint64))
+        streams.add(1, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
         first = 4096 + 128 * block
-        streams.add(2, np.arange(first, first + 128, 4, dtype=np.uint64))
+        streams.add(2, sectors_of(np.arange(first, first + 128, 4, dtype=np.uint64)))
     assert streams.misses(100, resident=2) == {1: (2.0, 0.5), 2: (4.0, 1.0)}
     assert streams.misses(100, resident=2, rounds=4) == {1: (0.5, 0.125), 2: (4.0, 1.0)}
 
@@ -178,11 +186,11 @@ def test_what_a_cache_has_lost_before_it_is_loaded_again():
     streams = SectorStreams()
     streams.begin()
     for line in 2 * [*range(64)]:
-        streams.add(1, np.arange(32, dtype=np.uint64) * 4 + 128 * line)
+        streams.add(1, sectors_of(np.arange(32, dtype=np.uint64) * 4 + 128 * line))
     assert streams.lost(100) == {1: (0.0, 0.0)}
     assert streams.lost(40) == {1: (256.0, 0.5)}
     streams.begin()  # another block reads half of them
-    streams.add(1, np.arange(0, 32 * 128, 4, dtype=np.uint64))
+    streams.add(1, sectors_of(np.arange(0, 32 * 128, 4, dtype=np.uint64)))
     again = SectorStreams()
     again._requests = streams._requests
     assert again.lost(40)[1][0] == (128 + 0) / 2
@@ -194,7 +202,7 @@ def test_pieces_are_touched_first_by_one_load():
     for _ in range(2):
         streams.begin()
         for key, first in ((1, 0), (1, 128), (2, 0)):
-            streams.add(key, np.arange(first, first + 128, 4, dtype=np.uint64))
+            streams.add(key, sectors_of(np.arange(first, first + 128, 4, dtype=np.uint64)))
     assert streams.first_touches() == {1: (2.0, 0.5), 2: (0.0, 0.0)}
 
 
@@ -204,7 +212,7 @@ def streams_of(blocks, pieces_of_block):
     for block in range(blocks):
         streams.begin(block)
         for piece in pieces_of_block(block):
-            streams.add(1, np.array([64 * piece], np.uint64))
+            streams.add(1, sectors_of(np.array([64 * piece], np.uint64)))
     return streams
 
 
@@ -240,7 +248,7 @@ def test_blocks_that_go_through_an_array_one_after_another():
     for number in numbers:
         streams.begin(number)
         for piece in pieces(number):
-            streams.add(1, np.array([64 * piece], np.uint64))
+            streams.add(1, sectors_of(np.array([64 * piece], np.uint64)))
     ((*_, reach),) = streams.shared([(0, 64 * 100_000)])
     assert reach == pytest.approx(200, rel=0.15)
 
@@ -251,11 +259,11 @@ def test_a_store_leaves_its_sectors_in_l1():
         streams = SectorStreams()
         streams.begin()
         for line in range(32):
-            streams.store(np.arange(32, dtype=np.uint64) * 4 + 128 * line)
+            streams.store(sectors_of(np.arange(32, dtype=np.uint64) * 4 + 128 * line))
         for line in range(between):
-            streams.add(1, np.arange(32, dtype=np.uint64) * 4 + (1 << 20) + 128 * line)
+            streams.add(1, sectors_of(np.arange(32, dtype=np.uint64) * 4 + (1 << 20) + 128 * line))
         for line in range(32):
-            streams.add(2, np.arange(32, dtype=np.uint64) * 4 + 128 * line)
+            streams.add(2, sectors_of(np.arange(32, dtype=np.uint64) * 4 + 128 * line))
         assert streams.misses(64, resident=1)[2] == (missing, missing / 128)
         assert -1 not in streams.misses(64, resident=1)
 
@@ -264,7 +272,7 @@ def test_a_gather_is_less_alone_than_the_stream_beside_it():
     """Two blocks: each streams 64 pieces of its own, and picks 8 that the other has too."""
     streams = streams_of(2, lambda block: range(64 * block, 64 * block + 64))
     for request in (1 << 20, (1 << 20) + 64):
-        streams.add(2, np.array([request], np.uint64))
+        streams.add(2, sectors_of(np.array([request], np.uint64)))
     touched = {1: 2 * 64 * 64.0, 2: 2 * 8 * 64.0}
     found = streams.alone([0, 1 << 20], [2 * 64 * 64.0, 8 * 64.0], touched)
     assert found == {1: 1.0, 2: 0.5}

@@ -68,22 +68,21 @@ class SectorStreams:
         self._numbers.append(number)
 
     def add(
-        self, key: int, address: np.ndarray, warps: int = 1, stretch: int | None = None
+        self, key: int, sectors: np.ndarray, warps: int = 1, stretch: int | None = None
     ) -> None:
-        """Loads of the block that has begun; address: (lanes,) uint64, one instruction's, of so
-        many warps; stretch: number of the straight code in which they stand, if others do too.
+        """Loads of the block that has begun. sectors: ascending, each once, one instruction's, of
+        so many warps; stretch: number of the straight code in which they stand, if others do too.
         """
-        self._add(key, address, warps, stretch, stores=False)
+        self._add(_Request(key, sectors, warps, stretch))
 
-    def store(self, address: np.ndarray) -> None:
+    def store(self, sectors: np.ndarray) -> None:
         """Stores of the block that has begun."""
-        self._add(0, address, 1, None, stores=True)
+        self._add(_Request(0, sectors, 1, None, stores=True))
 
-    def _add(self, key, address: np.ndarray, warps: int, stretch, stores: bool) -> None:
-        if self.left > 0 and address.size:
-            sectors = sectors_of(address)
-            self.left -= sectors.size
-            self._requests[-1].append(_Request(key, sectors, warps, stretch, stores))
+    def _add(self, request: "_Request") -> None:
+        if self.left > 0 and request.sectors.size:
+            self.left -= request.sectors.size
+            self._requests[-1].append(request)
 
     @cached_property
     def streams(self) -> list["_Stream"]:
@@ -384,14 +383,6 @@ def _fullest(bank: np.ndarray, new: np.ndarray, banks: int) -> np.ndarray:
     """(warps,) how many of a warp are in the bank that has most."""
     place = np.arange(len(bank))[:, None] * banks + bank
     return np.bincount(place[new], minlength=len(bank) * banks).reshape(-1, banks).max(1)
-
-
-def sectors_of(address: np.ndarray) -> np.ndarray:
-    """Return the distinct sectors, ascending, of (lanes,) uint64 addresses."""
-    sectors = (address >> np.uint64(5)).astype(np.int64)
-    sectors = sectors[starts_of(sectors)]
-    rises = sectors[1:] > sectors[:-1]
-    return sectors if rises.all() else np.unique(sectors)
 
 
 def starts_of(*sorted_keys: np.ndarray) -> np.ndarray:

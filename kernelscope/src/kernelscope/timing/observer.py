@@ -23,7 +23,6 @@ from .caches import (
     SectorStreams,
     lookups_of,
     some_warps,
-    starts_of,
 )
 from .estimate import estimated
 from .executions import (
@@ -58,7 +57,6 @@ LEAST_FAST = {
     "f32": {"div": 2.0**-126, "rcp": 2.0**-126, "sqrt": 2.0**-50.5},
     "f64": {"div": 2.0**-968, "rcp": 2.0**-1021, "sqrt": 2.0**-480},
 }
-_ASIDE = ("ld.const", "ld.param")
 _PAST_L1 = frozenset(("cg", "cv", "volatile", "relaxed", "acquire"))  # of loads
 
 
@@ -222,9 +220,10 @@ class Time(Counters):
             self._by_warp[id(event.instruction)] += np.bincount(
                 warps % of_block, minlength=of_block
             )
-        for access in event.accesses:
-            if access.space == "global" and access.kind != "atomic":
-                self._follow(event, access)
+
+    def _pattern(self, row, access, address, lanes):
+        self._met = super()._pattern(row, access, address, lanes)
+        return self._met
 
     def _global(self, row, access, address, lanes, requests: int) -> None:
         before = row.counts["global_load_lines"]
@@ -241,7 +240,9 @@ class Time(Counters):
                 of_warp = (lanes.astype(np.uint64) >> 5 << 44) + address // SECTOR_BYTES
                 _, one = np.unique(of_warp, return_index=True)
                 self._stored.add(lanes[one], address[one], self._first_lanes, floats=False)
-        if access.kind == "atomic":
+        if access.kind != "atomic":
+            self._follow(row.instruction, access.kind)
+        else:
             floats = row.instruction.opcode.rsplit(".", 1)[-1].startswith(("f", "bf"))
             self._hot.add(lanes, address, self._first_lanes, floats)
 
@@ -254,21 +255,16 @@ class Time(Counters):
                 apart = address[far] + (holder[far].astype(np.uint64) << np.uint64(32))
                 row.counts["far_atomic_sectors"] += count_atomic_sectors(Lanes(lanes[far]), apart)
 
-    def _follow(self, event: InstructionEvent, access) -> None:
+    def _follow(self, instruction, kind: str) -> None:
         """Follow the loads and stores of the chunk's first block."""
-        if event.instruction.opcode.startswith(_ASIDE) or self._streams.left <= 0:
+        if self._streams.left <= 0:
             return
-        first = int(np.searchsorted(access.lanes, self._first_lanes))
-        if first:
-            address = np.broadcast_to(access.address, access.lanes.shape)[:first]
-            full = first == self._first_lanes  # all lanes of the block
-            warps = first // 32 if full else starts_of(access.lanes[:first] >> 5).size
-            if access.valid is not None:
-                address = address[access.valid[:first]]
-            if access.kind == "load":
-                self._streams.add(id(event.instruction), address, warps, self._stretch)
-            else:
-                self._streams.store(address)
+        pattern, delta = self._met
+        sectors, warps = pattern.sectors_before(self._first_lanes, delta)
+        if kind == "load":
+            self._streams.add(id(instruction), sectors, warps, self._stretch)
+        else:
+            self._streams.store(sectors)
 
     def bytes_touched(self, touched: TouchedBytes) -> None:
         self._pieces = [

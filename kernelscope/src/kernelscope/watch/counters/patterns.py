@@ -11,7 +11,7 @@ import numpy as np
 from kernelscope.addresses import Packed
 
 from .atomics import count_atomic_passes, count_atomic_sectors
-from .traffic import SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors, count_wavefronts
+from .traffic import SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors, count_wavefronts, distinct
 
 _NONE = np.zeros(0, np.uint8)
 _FEW = 3  # moves; up to here marking every lane is cheaper than finding distinct addresses
@@ -30,6 +30,7 @@ class Pattern:
         self._pieces: dict[tuple[int, int], int] = {}
         self._atomic_sectors: dict[int, int] = {}
         self._wavefronts: dict[tuple[int, str, int], tuple[int, int]] = {}
+        self._before: dict[tuple[int, int], tuple[np.ndarray, int]] = {}
         self.touched: dict[tuple[int, str, int], set[int]] = {}
 
     @staticmethod
@@ -63,6 +64,19 @@ class Pattern:
             moved = self.address + np.uint64(key[1]) >> shift
             self._pieces[key] = count_sectors(self.lanes, moved)
         return self._pieces[key]
+
+    def sectors_before(self, lane: int, delta: int) -> tuple[np.ndarray, int]:
+        """(the distinct sectors of the lanes before one, ascending; how many warps these are of),
+        moved along.
+        """
+        key = lane, delta % SECTOR_BYTES
+        if key not in self._before:
+            count = int(np.searchsorted(self.lanes.lanes, lane))
+            moved = self.address[:count] + np.uint64(key[1])
+            warps = int(np.searchsorted(self.lanes.starts(32), count))
+            self._before[key] = distinct((moved // SECTOR_BYTES).astype(np.int64)), warps
+        sectors, warps = self._before[key]
+        return sectors + (delta - key[1]) // SECTOR_BYTES, warps
 
     def atomic_sectors(self, delta: int) -> int:
         """The same where lanes on one address wait for each other."""
@@ -101,12 +115,12 @@ class TouchedBytes:
 
     def mark(self, pattern: Pattern) -> None:
         """Mark what the pattern has touched since the last call."""
-        distinct = None
+        once = None
         for (line, how, size), deltas in pattern.touched.items():
             address = pattern.address
             if len(deltas) > _FEW:
-                distinct = np.unique(address) if distinct is None else distinct
-                address = distinct
+                once = distinct(address) if once is None else once
+                address = once
             for delta in deltas:
                 self._mark(line, how, address + np.uint64(delta & (2**64 - 1)), size)
         pattern.touched.clear()
