@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 
 from ..events import Access, InstructionEvent
+from ..ptx.syntax import Instruction
 from .caches import starts_of
 from .executions import BlockPlace, Places
 
@@ -40,6 +41,10 @@ class Apart:
         self._group = np.zeros(lanes, np.int64)
         self._now, self._any = 0, False
 
+    def concerns(self, instruction: Instruction) -> bool:
+        """Return whether an instruction may come in parts."""
+        return self._any or id(instruction) in self._steps
+
     def leave(self, event: InstructionEvent) -> None:
         """Lanes leave a loop, if the event is a branch that does."""
         leaving = self._exits.get(id(event.instruction))
@@ -52,13 +57,12 @@ class Apart:
             self._any = True
 
     def parts(self, event: InstructionEvent) -> Iterator[InstructionEvent]:
-        """The event, in parts where lanes of a warp are apart: one of each warp in each part."""
+        """The event of an instruction that it concerns, in parts where a warp's lanes are apart: one
+        of each warp in each part.
+        """
         if id(event.instruction) in self._steps:
             self._yielded[event.lanes] += 1
             self._any = True
-        if not self._any:
-            yield event
-            return
         self._meet(event)
         lanes = event.lanes
         left, yielded, warp = self._left[lanes], self._yielded[lanes], lanes >> 5

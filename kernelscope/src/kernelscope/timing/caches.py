@@ -15,6 +15,8 @@ from math import gcd
 
 import numpy as np
 
+from ..watch.counters.traffic import Lanes
+
 LINE_SECTORS, PIECE_SECTORS, SECTOR_BYTES = 4, 2, 32  # a piece: what DRAM moves at a time
 PIECE_BYTES = PIECE_SECTORS * SECTOR_BYTES
 MOST_SECTORS = 1 << 20  # of a launch's sequences
@@ -34,6 +36,7 @@ def _banks(of_bit: tuple[int, ...]) -> np.ndarray:
 
 
 _BANK_OF = (0, _banks(_OF_BIT[:11])), (11, _banks(_OF_BIT[11:]))  # of a number shifted by as much
+OFTEN = 64
 LOOKED_UP = 32  # warps of a load, of all that do it together, whose lines are looked up
 STORE = -1  # in the place of a load's key
 LEAST_OF_LINE = 8  # blocks, of which a line through the places of their loads is taken
@@ -353,6 +356,32 @@ def some_warps(
         every += 2
     chosen = lanes // 32 % every == 0
     return (lanes[chosen], address[chosen]) if every > 1 and chosen.any() else (lanes, address)
+
+
+class Lookups:
+    """Lines that L1 looks up for a load, one after another. warps: of a block.
+
+    Of an instruction's first OFTEN loads, of all blocks of a chunk, and of each fourth one; those
+    between are taken to need as many.
+    """
+
+    def __init__(self, warps: int):
+        self._of_block = warps
+        self._of_load: dict[int, tuple[int, float]] = {}
+
+    def of_load(
+        self, key: int, size: int, address: np.ndarray, lanes: np.ndarray, warps: int
+    ) -> float:
+        """Return the clocks of a request. key: of the instruction; size: bytes of a lane; address,
+        lanes: (lanes,) of so many warps.
+        """
+        times, found = self._of_load.get(key, (0, 0.0))
+        if times < OFTEN or times % 4 == 0:
+            some, where = some_warps(lanes, address, warps, self._of_block)
+            rows = Lanes(some).rows(where, 32)
+            found = lookups_of(rows, size) / len(rows)
+        self._of_load[key] = times + 1, found
+        return found
 
 
 def lookups_of(rows: np.ndarray, size: int) -> int:

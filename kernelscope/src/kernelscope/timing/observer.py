@@ -20,9 +20,8 @@ from .caches import (
     LINE_SECTORS,
     PIECE_BYTES,
     SECTOR_BYTES,
+    Lookups,
     SectorStreams,
-    lookups_of,
-    some_warps,
 )
 from .estimate import estimated
 from .executions import (
@@ -37,6 +36,7 @@ from .gpus import GpuConstants, gpu
 from .machine_code import machine_code, numbers_of
 from .model import Prediction, predict
 from .report import text
+from .results import match_values, slow_paths
 from .traffic import Reuse, bytes_of_buffers, kept_bytes, reused_bytes, shared_by_blocks
 from .uneven import LongestWarps, Unevenness, unevenness
 from .work import LaunchShape, l1_lines, resident_blocks, work_of
@@ -51,12 +51,7 @@ ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run aft
 # Of a store: requests for each sector within its reach, from which on they are followed. Time of a
 # request behind one of the same line, in ns: 60,000 on each of 32 stretches took an H200 134 us.
 SEVERAL, STORE_NS = 4, 2.2
-# The least results of fast paths, of 32 and of 64 bits: of a root one of 2 ** -101, or so, by
-# ptxas's code. Of a double's quotient it is the numerator that counts, and zeros are what occurs.
-LEAST_FAST = {
-    "f32": {"div": 2.0**-126, "rcp": 2.0**-126, "sqrt": 2.0**-50.5},
-    "f64": {"div": 2.0**-968, "rcp": 2.0**-1021, "sqrt": 2.0**-480},
-}
+_ASKED_MORE = ("atom.", "red.", "match.", "div.", "rcp.", "sqrt.")
 _PAST_L1 = frozenset(("cg", "cv", "volatile", "relaxed", "acquire"))  # of loads
 
 
@@ -150,11 +145,9 @@ class Time(Counters):
         machine = machine_code(launch, self.gpu.arch)
         places = places_of(launch.source)
         self._apart = Apart(places, steps_that_yield(launch.source, machine) if machine else ())
-        self._events, self._stretch, self._at = (
-            0,
-            0,
-            0,
-        )  # stretches of straight code: its number, place of the instruction
+        self._events = 0
+        self._stretch, self._at = 0, 0  # of straight code: its number, place of the instruction
+        self._lookups = Lookups(launch.warps)
         # Executions of each instruction, by its id: by all warps of a block, by single ones.
         self._by_all: Counter[int] = Counter()
         self._by_warp = defaultdict(lambda: np.zeros(launch.warps, np.int64))
@@ -172,6 +165,7 @@ class Time(Counters):
         self._swaps = SharedSwaps(machine)
         self._common = 0
         self._of_warp = np.zeros(machine.block_count * machine.warps_per_block, np.int64)
+        self._blocks = machine.block_count
         self._apart.begin(32 * self._of_warp.size)
         self._longest = LongestWarps(machine)
 
@@ -189,33 +183,42 @@ class Time(Counters):
         return (self._of_warp + self._common).reshape(machine.block_count, -1)
 
     def instruction(self, event: InstructionEvent) -> None:
+        one = event.instruction
         self._events += 1
-        self._stretch += event.instruction.index <= self._at  # a loop goes back
-        self._at = event.instruction.index
-        for part in self._apart.parts(event):
-            self._count(part)
-        for access in event.accesses:
-            if access.space == "shared" and access.kind == "atomic" and is_swap(event.instruction):
-                row = self._row(event.instruction, event.line)
-                swaps, passes = self._swaps.count(event, access, self._events)
-                row.counts["swaps"] += swaps
-                row.counts["swap_passes"] += passes
+        self._stretch += one.index <= self._at  # a loop goes back
+        self._at = one.index
+        if self._apart.concerns(one):
+            for part in self._apart.parts(event):
+                self._count(part)
+        else:
+            self._count(event)
         if event.taken is not None:
             self._apart.leave(event)
+        if one.opcode.startswith(_ASKED_MORE):
+            self._ask_more(event)
+
+    def _ask_more(self, event: InstructionEvent) -> None:
+        """Count what the addresses and results say besides."""
+        counts = self._row(event.instruction, event.line).counts
+        for access in event.accesses:
+            if access.space == "shared" and access.kind == "atomic" and is_swap(event.instruction):
+                swaps, passes = self._swaps.count(event, access, self._events)
+                counts["swaps"] += swaps
+                counts["swap_passes"] += passes
         if event.instruction.opcode.startswith("match.any"):
-            self._row(event.instruction, event.line).counts["match_values"] += match_values(event)
+            counts["match_values"] += match_values(event)
         if has_slow_path(event.instruction.opcode):
-            self._row(event.instruction, event.line).counts["slow_paths"] += slow_paths(event)
+            counts["slow_paths"] += slow_paths(event)
 
     def _count(self, event: InstructionEvent) -> None:
         """Count the instruction of lanes that run it together."""
         super().instruction(event)
-        lanes, of_block = self._cut(event.lanes), self._first_lanes // 32
+        lanes = self._cut(event.lanes)
         if lanes.full and lanes.size == 32 * self._of_warp.size:
             self._common += 1
-            self._by_all[id(event.instruction)] += self._of_warp.size // of_block
+            self._by_all[id(event.instruction)] += self._blocks
         else:
-            warps = lanes.lanes[lanes.starts(32)] >> 5
+            warps, of_block = lanes.lanes[lanes.starts(32)] >> 5, self._first_lanes // 32
             self._of_warp[warps] += 1
             self._by_warp[id(event.instruction)] += np.bincount(
                 warps % of_block, minlength=of_block
@@ -229,9 +232,8 @@ class Time(Counters):
         before = row.counts["global_load_lines"]
         super()._global(row, access, address, lanes, requests)
         if row.counts["global_load_lines"] - before > requests:
-            some, where = some_warps(lanes, address, requests, self._first_lanes // 32)
-            rows = Lanes(some).rows(where, 32)
-            row.counts["l1_lookups"] += lookups_of(rows, access.size) * requests / len(rows)
+            looked_up = self._lookups.of_load(id(row), access.size, address, lanes, requests)
+            row.counts["l1_lookups"] += looked_up * requests
         elif access.kind == "load":
             row.counts["l1_lookups"] += requests
         if access.kind == "store" and address.size:
@@ -463,35 +465,6 @@ def _never_ran(launch: Launch, ran: set[int], blocks: dict[int, BlockPlace]) -> 
         for one in function.body
         if id(one) not in ran and id(one) in blocks
     ]
-
-
-def slow_paths(event: InstructionEvent) -> int:
-    """Return how many warps call the slow path of a division, a root or a reciprocal.
-
-    It is there for results without an ordinary exponent, such as zeros.
-    """
-    result = event.machine.operand(
-        event.instruction, event.instruction.operands[0], event.lanes.size
-    )
-    if result is None:
-        return 0
-    root, *_, kind = event.instruction.opcode.split(".")
-    result = np.abs(np.asarray(result).view(f"f{int(kind[1:]) // 8}"))
-    size, least = np.broadcast_to(result, event.lanes.shape), LEAST_FAST[kind][root]
-    return np.unique(event.lanes[~((size >= least) & (size < np.inf))] >> 5).size
-
-
-def match_values(event: InstructionEvent) -> int:
-    """Return how many different values the lanes of a warp have, summed over the warps of a match:
-    each has a result of its own, the lanes that have it.
-    """
-    result = event.machine.operand(
-        event.instruction, event.instruction.operands[0], event.lanes.size
-    )
-    if result is None:
-        return 0
-    lanes = np.broadcast_to(np.asarray(result), event.lanes.shape).astype(np.uint64)
-    return np.unique((event.lanes >> 5).astype(np.uint64) << np.uint64(32) | lanes).size
 
 
 def cluster_size(launch: Launch) -> int:

@@ -14,6 +14,7 @@ from .atomics import count_atomic_passes, count_atomic_sectors
 from .traffic import SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors, count_wavefronts, distinct
 
 _NONE = np.zeros(0, np.uint8)
+_PAGE = 4096  # bytes of which some may be touched, or none is
 _FEW = 3  # moves; up to here marking every lane is cheaper than finding distinct addresses
 
 
@@ -112,6 +113,7 @@ class TouchedBytes:
     def __init__(self, stretches):
         self.packed = Packed(stretches)
         self.maps: dict[tuple[int, str], np.ndarray] = {}
+        self._pages = np.zeros(0, bool)
 
     def mark(self, pattern: Pattern) -> None:
         """Mark what the pattern has touched since the last call."""
@@ -133,12 +135,34 @@ class TouchedBytes:
     def _mark(self, line: int, how: str, address: np.ndarray, size: int) -> None:
         position = self.packed.positions(address.view(np.int64))
         touched = self.maps[line, how] = self._grown(self.maps.get((line, how), _NONE))
+        self._met(int(position.min()), int(position.max()) + size)
         unit = min(size, 8)
         view = touched.view(f"u{unit}")
         ones = int.from_bytes(b"\1" * unit, "little")
         index = position >> unit.bit_length() - 1
         for part in range(size // unit):
             view[index + part if part else index] = ones
+
+    def _met(self, first: int, end: int) -> None:
+        """Something between two positions is touched."""
+        more = self.packed.size // _PAGE + 2 - self._pages.size
+        if more > 0:
+            self._pages = np.append(self._pages, np.zeros(more, bool))
+        self._pages[first // _PAGE : (end - 1) // _PAGE + 1] = True
+
+    def _any(self, maps: list[np.ndarray], first: int, count: int, size: int) -> np.ndarray:
+        """(count,) bool: is any byte touched of pieces of so many bytes from a position on?"""
+        found, each = np.zeros(count, bool), _PAGE // size
+        rows = count // each  # pages that begin at the position
+        begin = first // _PAGE
+        some = np.flatnonzero(self._pages[begin : begin + rows] | self._pages[begin + 1 :][:rows])
+        for one in maps:
+            part = self._grown(one)[first : first + count * size]
+            words = part[: rows * _PAGE].view(np.uint64).reshape(rows, each, size // 8)[some]
+            of_rows = reduce(np.bitwise_or, np.moveaxis(words, 2, 0))  # faster than any() of rows
+            found[: rows * each].reshape(rows, each)[some] |= of_rows != 0
+            found[rows * each :] |= part[rows * _PAGE :].reshape(-1, size).any(1)
+        return found
 
     def _grown(self, touched: np.ndarray) -> np.ndarray:
         """A map with room for every address met so far."""
@@ -157,22 +181,17 @@ class TouchedBytes:
         found = []
         if not maps:
             return found
-        touched = self._grown(maps[0])
-        for one in maps[1:]:
-            touched = touched | self._grown(one)
         half = size // 2
         for first, position, length in self.packed.stretches():
-            part, skipped = touched[position : position + length], first % (size * apart)
+            skipped = first % (size * apart)
             halves = np.zeros(-(-(skipped + length) // (size * apart)) * apart * 2, bool)
-            head = part[: -first % half]
-            body = part[head.size :]
-            whole = body.size // half
-            at = (skipped + head.size) // half
-            halves[at - 1] |= head.any()
-            words = body[: whole * half].view(np.uint64).reshape(-1, half // 8)
-            halves[at : at + whole] = reduce(np.bitwise_or, words.T)  # faster than any() of rows
-            if body.size > whole * half:
-                halves[at + whole] = body[whole * half :].any()
+            head = min(-first % half, length)
+            whole = (length - head) // half
+            at, end = (skipped + head) // half, head + whole * half
+            for one in map(self._grown, maps):
+                halves[at - 1] |= one[position : position + head].any()
+                halves[at + whole :][:1] |= one[position + end : position + length].any()
+            halves[at : at + whole] = self._any(maps, position + head, whole, half)
             pieces = int(np.count_nonzero(halves[::2] | halves[1::2]))
             alone = np.count_nonzero(np.count_nonzero(halves.reshape(-1, 2 * apart), 1) == 1)
             found.append((first, length, pieces, int(alone)))
