@@ -18,11 +18,14 @@ from .caches import starts_of
 from .executions import BlockPlace, Places
 
 
+TURNS = 2  # lanes that come to an instruction within so many go on together
+
+
 class Apart:
     """The lanes of a chunk of blocks: when each left a loop, and how often it has yielded.
 
-    steps: ids of the instructions that begin a step of a loop in which lanes yield. Lanes that have
-    yielded as often come to an instruction in one turn.
+    steps: ids of the instructions that begin a step of a loop in which lanes yield. Those that
+    have yielded as often, or nearly, come to an instruction together.
     """
 
     def __init__(self, places: Places, steps: Collection[int] = ()):
@@ -57,15 +60,15 @@ class Apart:
             self._any = True
 
     def parts(self, event: InstructionEvent) -> Iterator[InstructionEvent]:
-        """The event of an instruction that it concerns, in parts where a warp's lanes are apart: one
-        of each warp in each part.
+        """The event of an instruction that it concerns, in parts where lanes of a warp are apart:
+        one of each warp in each part.
         """
         if id(event.instruction) in self._steps:
             self._yielded[event.lanes] += 1
             self._any = True
         self._meet(event)
         lanes = event.lanes
-        left, yielded, warp = self._left[lanes], self._yielded[lanes], lanes >> 5
+        left, yielded, warp = self._left[lanes], self._yielded[lanes] // TURNS, lanes >> 5
         order = np.lexsort((yielded, left, warp))
         first = starts_of(warp[order], left[order], yielded[order])
         if first.size == starts_of(warp).size:

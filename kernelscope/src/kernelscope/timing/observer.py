@@ -151,9 +151,10 @@ class Time(Counters):
         # Executions of each instruction, by its id: by all warps of a block, by single ones.
         self._by_all: Counter[int] = Counter()
         self._by_warp = defaultdict(lambda: np.zeros(launch.warps, np.int64))
+        self._by_longest: Counter[int] = Counter()
+        self._longest = LongestWarps(self._by_warp, self._by_longest)
         self._numbers: list[np.ndarray] = []  # of the blocks that ran
         self._work_of_warps: list[np.ndarray] = []
-        self._longest_work: list[np.ndarray] = []  # of the warps that others wait for at barriers
 
     def chunk_started(self, machine: MachineView) -> None:
         super().chunk_started(machine)
@@ -167,12 +168,12 @@ class Time(Counters):
         self._of_warp = np.zeros(machine.block_count * machine.warps_per_block, np.int64)
         self._blocks = machine.block_count
         self._apart.begin(32 * self._of_warp.size)
-        self._longest = LongestWarps(machine)
+        self._longest.begin(machine)
 
     def chunk_finished(self, machine: MachineView) -> None:
         super().chunk_finished(machine)
         self._work_of_warps.append(self._work(machine))
-        self._longest_work.append(self._longest.end(self._work_of_warps[-1]))
+        self._longest.end(self._work_of_warps[-1])
 
     def barrier(self, event: BarrierEvent) -> None:
         super().barrier(event)
@@ -218,11 +219,9 @@ class Time(Counters):
             self._common += 1
             self._by_all[id(event.instruction)] += self._blocks
         else:
-            warps, of_block = lanes.lanes[lanes.starts(32)] >> 5, self._first_lanes // 32
+            warps = lanes.lanes[lanes.starts(32)] >> 5
             self._of_warp[warps] += 1
-            self._by_warp[id(event.instruction)] += np.bincount(
-                warps % of_block, minlength=of_block
-            )
+            self._longest.ran(id(event.instruction), warps)
 
     def _pattern(self, row, access, address, lanes):
         self._met = super()._pattern(row, access, address, lanes)
@@ -300,6 +299,7 @@ class Time(Counters):
                     merged,
                     blocks.get(id(instruction), BlockPlace()),
                     of_warps=self._by_warp[id(instruction)] + self._by_all[id(instruction)],
+                    of_longest=self._by_longest[id(instruction)] + self._by_all[id(instruction)],
                     origin=numbers[id(instruction)],
                 )
             )
@@ -340,9 +340,9 @@ class Time(Counters):
         return predict(work, self.gpu, launch.kernel, tuple(notes))
 
     def _imbalance(self) -> float:
-        """The longest warps of a block over the mean of its warps, by instructions."""
-        longest, work = map(np.concatenate, (self._longest_work, self._work_of_warps))
-        return float((longest / np.maximum(work.mean(1), 1e-9)).mean())
+        """The longest warp of a block over the mean of its warps, by instructions."""
+        work = np.concatenate(self._work_of_warps)
+        return float((work.max(1) / np.maximum(work.mean(1), 1e-9)).mean())
 
     def _work_of_blocks(self) -> tuple[np.ndarray, np.ndarray]:
         """((blocks, warps) instructions of the blocks that ran, their numbers), ascending."""

@@ -6,7 +6,7 @@ barrier wait for the longest of those before it.
 """
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -94,29 +94,51 @@ def _shared_end(work: np.ndarray, sms: int, resident: int) -> float:
 
 # -- warps ----------------------------------------------------------------------------------------
 class LongestWarps:
-    """Instructions of each block of a chunk, from barrier to barrier those of the warp that has
-    most.
+    """How often the warps of a chunk's blocks run each instruction, and those warps among them that
+    have most instructions between two barriers: the others wait for these.
+
+    of_warps: instruction's id -> (warps of a block,) executions, summed over blocks; of_longest: ->
+    executions by the longest warps. Without those instructions that all warps run together.
     """
 
-    def __init__(self, machine: MachineView):
-        self._first, self._warps = machine.first_block, machine.warps_per_block
+    def __init__(self, of_warps: dict[int, np.ndarray], of_longest: Counter[int]):
+        self.of_warps, self.of_longest = of_warps, of_longest
+
+    def begin(self, machine: MachineView) -> None:
+        """A chunk of blocks."""
+        self._first, self._shape = machine.first_block, (machine.block_count, -1)
+        self._warps = machine.warps_per_block
+        total = machine.block_count * machine.warps_per_block
+        self._since = defaultdict(lambda: np.zeros(total, np.int64))  # the last barrier
         self._before = np.zeros((machine.block_count, machine.warps_per_block), np.int64)
-        self._sums = np.zeros(machine.block_count, np.int64)
+        self._new: set[int] = set()
+
+    def ran(self, instruction: int, warps: np.ndarray) -> None:
+        """Some warps, each once, have run an instruction."""
+        self._since[instruction][warps] += 1
+        self._new.add(instruction)
 
     def meet(self, event: BarrierEvent, work: np.ndarray) -> None:
         """Blocks pass a barrier. work: (blocks, warps) of the chunk, instructions so far."""
         arrived = sum(lanes.size for _, lanes in event.arrivals)
         if arrived > 32 * (self._warps - 1) * len(event.blocks):  # of no part of a block's warps
             self._add(event.blocks - self._first, work)
+            if len(event.blocks) == len(work):
+                self._new.clear()
 
-    def end(self, work: np.ndarray) -> np.ndarray:
-        """(blocks,) when all have ended."""
-        self._add(slice(None), work)
-        return self._sums
+    def end(self, work: np.ndarray) -> None:
+        """All have ended."""
+        self._add(np.arange(len(work)), work)
 
-    def _add(self, blocks, work: np.ndarray) -> None:
-        self._sums[blocks] += (work[blocks] - self._before[blocks]).max(1)
+    def _add(self, blocks: np.ndarray, work: np.ndarray) -> None:
+        longest = (work[blocks] - self._before[blocks]).argmax(1)
         self._before[blocks] = work[blocks]
+        for instruction in self._new:
+            of_block = self._since[instruction].reshape(self._shape)
+            own = of_block[blocks]
+            self.of_longest[instruction] += int(own[np.arange(len(blocks)), longest].sum())
+            self.of_warps[instruction] += own.sum(0)
+            of_block[blocks] = 0
 
 
 def longest_warps(
@@ -128,37 +150,46 @@ def longest_warps(
     mean), by a warp's number in its block.
 
     chain: by segment, clocks of a mean warp by line. Between barriers it becomes that of the warp
-    which takes longest there: each runs a segment as often as the PTX that it is made of.
+    which takes longest there: each runs a segment as often as the PTX that it is made of; or of
+    those that are the longest in turns, if that is more.
     """
-    of_warps = {one.origin: one.of_warps for one in counted if one.of_warps is not None}
-    if not of_warps:
+    known = {one.origin: one for one in counted if one.of_warps is not None}
+    if not known:
         return chain, 1.0
-    everything = sum(of_warps.values())
+    everything = sum(one.of_warps for one in known.values())
     parts = _between_barriers(segments)
     times: defaultdict[int, float] = defaultdict(float)
-    shares = [_share(segment, of_warps) for segment in segments]
-    for by_line, share, part in zip(chain, shares, parts, strict=True):
-        times[part] = times[part] + sum(by_line.values()) * share
-    longest = {part: np.argmax(clocks) if np.ndim(clocks) else 0 for part, clocks in times.items()}
-    found = []
-    for by_line, share, part in zip(chain, shares, parts, strict=True):
-        own = float(share[longest[part]]) if np.ndim(share) else share
+    in_turns: defaultdict[int, float] = defaultdict(float)
+    shares = [_share(segment, known) for segment in segments]
+    for by_line, (share, turns), part in zip(chain, shares, parts, strict=True):
+        clocks = sum(by_line.values())
+        times[part] = times[part] + clocks * share
+        in_turns[part] += clocks * turns
+    found, most = [], everything.max()
+    for by_line, (share, turns), part in zip(chain, shares, parts, strict=True):
+        own = float(share[np.argmax(times[part])]) if np.ndim(share) else share
+        if in_turns[part] > np.max(times[part]):
+            own, most = turns, max(most, sum(one.of_longest for one in known.values()))
         found.append({line: own * clocks for line, clocks in by_line.items()})
-    return tuple(found), float(everything.max() / everything.mean())
+    return tuple(found), float(most / everything.mean())
 
 
-def _share(segment: Segment, of_warps: dict[int, np.ndarray]) -> np.ndarray | float:
-    """How often each warp runs a segment, over the mean. What is guarded is issued by all warps;
-    what runs far more often than others, ptxas has moved out of a loop.
+def _share(segment: Segment, known: dict[int, PtxCounts]) -> tuple[np.ndarray | float, float]:
+    """(how often each warp runs a segment, how often those that are the longest in turns do), over
+    the mean. What is guarded is issued by all warps; what runs far more often than others, ptxas
+    has moved out of a loop.
     """
     own = [
-        of_warps[code.origin]
+        known[code.origin]
         for code in segment.code
-        if code.origin in of_warps and not (code.guarded or code.called)
+        if code.origin in known and not (code.guarded or code.called)
     ]
-    most = _FAR_MORE * np.median([one.sum() for one in own]) if own else 0.0
-    total = sum(one for one in own if one.sum() <= most)
-    return total / total.mean() if np.any(total) else 1.0
+    most = _FAR_MORE * np.median([one.of_warps.sum() for one in own]) if own else 0.0
+    own = [one for one in own if one.of_warps.sum() <= most]
+    total = sum(one.of_warps for one in own)
+    if not np.any(total):
+        return 1.0, 1.0
+    return total / total.mean(), float(sum(one.of_longest for one in own) / total.mean())
 
 
 def _between_barriers(segments: tuple[Segment, ...]) -> list[int]:

@@ -36,7 +36,8 @@ class PtxCounts:
     None: not followed; touching: share of its requests that do; alone: share of these pieces that
     no other block touches, None: not known; lost_bytes: that it loads again when L2 has lost them;
     losing: share of its requests that do; of_warps: (warps of a block,) executions, summed over
-    blocks; origin: its number among the PTX instructions of its module.
+    blocks; of_longest: those of a block's longest warp between two barriers, summed too; origin:
+    its number among the PTX instructions of its module.
     """
 
     instruction: Instruction
@@ -53,6 +54,7 @@ class PtxCounts:
     lost_bytes: float = 0.0
     losing: float = 0.0
     of_warps: np.ndarray | None = None
+    of_longest: float = 0.0
     origin: int = -1
 
     @cached_property
