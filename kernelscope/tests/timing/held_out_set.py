@@ -24,6 +24,7 @@ PARTS = (
     "_fourteenth",
     "_fifteenth",
     "_sixteenth",
+    "_seventeenth",
 )
 NAMES = tuple("held_out" + part for part in PARTS)
 FOLDERS = {name: Path(__file__).with_name(name) for name in NAMES}
