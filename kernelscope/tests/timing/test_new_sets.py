@@ -8,6 +8,7 @@ import fifteenth_expected
 import fourteenth_expected
 import numpy as np
 import pytest
+import seventeenth_expected
 import sixteenth_expected
 import tenth_expected
 import third_expected
@@ -25,6 +26,7 @@ EXPECTED = {
     "held_out_fourteenth": fourteenth_expected.EXPECTED,
     "held_out_fifteenth": fifteenth_expected.EXPECTED,
     "held_out_sixteenth": sixteenth_expected.EXPECTED,
+    "held_out_seventeenth": seventeenth_expected.EXPECTED,
 }
 TIMES = {
     "held_out_third": 80,
@@ -35,6 +37,7 @@ TIMES = {
     "held_out_fourteenth": 48,
     "held_out_fifteenth": 48,
     "held_out_sixteenth": 48,
+    "held_out_seventeenth": 48,
 }
 IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; rows are sorted here
 # They read arrays as another type than these have, and so they were measured.

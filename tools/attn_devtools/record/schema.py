@@ -542,6 +542,8 @@ class TimeModelRecord(RecordStamp):
     fifteenth_corrected: NotRequired[TimeModelPart]
     sixteenth: NotRequired[TimeModelPart]
     sixteenth_corrected: NotRequired[TimeModelPart]
+    seventeenth: NotRequired[TimeModelPart]
+    seventeenth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
