@@ -5,7 +5,7 @@
 
 The files of times have the median of each kernel at each shape, and what Nsight Compute says.
 FOLDER is a set of kernelscope/tests/timing: held_out, which the model's rules were changed for, or
-a later one, such as held_out_tenth, which was measured before anything predicted it. The record
+a later one, such as held_out_twelfth, which was measured before anything predicted it. The record
 gets every kernel at every shape with its measured and its predicted time, the errors, and how often
 the limit is the one that Nsight Compute's counters show. PAGE.md is docs/time.md: the tables of the
 new record, with the rows that lose, take the place of the old one's.

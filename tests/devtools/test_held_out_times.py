@@ -22,8 +22,6 @@ GPU = {"gpu": "made up", "driver": "1", "cuda": "1"}
 NAMES = {  # set -> those of its kernels that are tried
     "held_out_second": ("igemm_warp", "batched_16", "rms_norm"),
     "held_out_third": ("dropout_philox", "dot_int8", "bf16_tile"),
-    "held_out_tenth": ("cumsum_rows_i64", "prolong_3d_double", "box_muller_pcg"),
-    "held_out_eleventh": ("hex_encode", "bond_angle_forces", "mrg32k3a_uniforms"),
     "held_out_twelfth": ("over_composite_rgba", "gcn_scatter_add", "pair_hmm_warp"),
     "held_out_thirteenth": ("murmur3_strings", "sddmm_warp", "farthest_points"),
     "held_out_fourteenth": ("adagrad_embedding_rows", "spmv_bsr_4x4", "ray_triangles_nearest"),

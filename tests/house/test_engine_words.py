@@ -16,8 +16,6 @@ WORDS = re.compile(
 # What people write in Triton, and in CUDA: kernels that the time model is judged by.
 _IN_KERNELS = re.compile(r"(?i)softmax|flash|attention|layer ?norm|diffusion transformer")
 _SETS = {
-    "tenth": ["networks.cu"],
-    "eleventh": ["layers.cu", "products.cu"],
     "twelfth": ["layers.cu", "products.cu"],
     "thirteenth": ["matrices.cu"],
     "fourteenth": ["grids.cu", "products.cu", "rows.cu"],

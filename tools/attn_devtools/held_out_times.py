@@ -2,7 +2,7 @@
 
     python -m attn_devtools.held_out_times FOLDER TIMES.json [--seconds N]
 
-FOLDER is one of the sets in kernelscope/tests/timing, such as held_out_tenth. TIMES.json is
+FOLDER is one of the sets in kernelscope/tests/timing, such as held_out_twelfth. TIMES.json is
 what kernelscope/tools/time_model.py judges: the median of replays of each kernel at each shape, and
 what Nsight Compute says of how busy each unit was, where it may read counters. It is written after
 each part; what N seconds do not suffice for is left out.

@@ -1,8 +1,8 @@
 """The kernels of the sets held_out*/: their calls, for the simulator and for a GPU.
 
 Those of all sets but the first were measured before anything predicted them. The rules of the time
-model were changed for what each set had shown. Six sets between the third and the tenth are no
-longer here; docs/time.md has their first judgements.
+model were changed for what each set had shown. Eight sets between the third and the twelfth are
+no longer here; docs/time.md has their first judgements.
 """
 
 import tomllib
@@ -17,8 +17,6 @@ PARTS = (
     "",
     "_second",
     "_third",
-    "_tenth",
-    "_eleventh",
     "_twelfth",
     "_thirteenth",
     "_fourteenth",

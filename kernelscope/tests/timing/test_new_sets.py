@@ -3,14 +3,12 @@
 from collections import Counter
 from contextlib import nullcontext
 
-import eleventh_expected
 import fifteenth_expected
 import fourteenth_expected
 import numpy as np
 import pytest
 import seventeenth_expected
 import sixteenth_expected
-import tenth_expected
 import third_expected
 import thirteenth_expected
 import twelfth_expected
@@ -19,8 +17,6 @@ from kernelscope.errors import ArgumentWarning
 
 EXPECTED = {
     "held_out_third": third_expected.EXPECTED,
-    "held_out_tenth": tenth_expected.EXPECTED,
-    "held_out_eleventh": eleventh_expected.EXPECTED,
     "held_out_twelfth": twelfth_expected.EXPECTED,
     "held_out_thirteenth": thirteenth_expected.EXPECTED,
     "held_out_fourteenth": fourteenth_expected.EXPECTED,
@@ -30,8 +26,6 @@ EXPECTED = {
 }
 TIMES = {
     "held_out_third": 80,
-    "held_out_tenth": 48,
-    "held_out_eleventh": 48,
     "held_out_twelfth": 48,
     "held_out_thirteenth": 48,
     "held_out_fourteenth": 48,

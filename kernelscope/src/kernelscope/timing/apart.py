@@ -17,7 +17,6 @@ from ..ptx.syntax import Instruction
 from .caches import starts_of
 from .executions import BlockPlace, Places
 
-
 TURNS = 2  # lanes that come to an instruction within so many go on together
 
 
