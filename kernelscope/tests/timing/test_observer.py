@@ -265,6 +265,30 @@ def test_pieces_by_themselves():
     assert touched.aligned_pieces("written", 64, 16) == []
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_pieces_of_random_touches(seed):
+    """By several lines, in buffers of many pages of which few are touched."""
+    rng, touched, first = np.random.default_rng(seed), None, 16 * seed
+    buffers = [(first + (at << 16), first + (at << 16) + int(rng.integers(1, 1 << 16)))
+               for at in range(3)]  # fmt: skip
+    touched, seen = TouchedBytes(buffers), [[] for _ in buffers]
+    for line in range(6):
+        at = int(rng.integers(3))
+        low, end = buffers[at]
+        places = np.arange(-(-low // 4), end // 4) * 4
+        if places.size:
+            places = rng.choice(places, int(rng.integers(1, 40)))
+            touched.touch(line % 3, "read", places.astype(np.uint64), 4)
+            seen[at].append(places)
+    for apart in (1, 16):
+        found = {one[0]: one[2:] for one in touched.aligned_pieces("read", 64, apart)}
+        for (low, _), parts in zip(buffers, seen, strict=True):
+            halves = np.unique(np.concatenate([[], *parts]) // 32)
+            _, of_stretch = np.unique(halves // (2 * apart), return_counts=True)
+            alone = np.count_nonzero(of_stretch == 1)
+            assert found[low] == (np.unique(halves // 2).size, alone)
+
+
 def bounds_of(integers: str, floats: str = "") -> dict[str, float]:
     text = MIXED.replace("INTEGERS", integers).replace("FLOATS", floats)
     kernel = RawKernel(text, "mixed", backend="simulator")

@@ -9,6 +9,7 @@ from kernelscope.ptx.syntax import Address, Instruction, Register
 from kernelscope.timing.executions import BlockPlace, PtxCounts
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.traffic import (
+    LINE_LOAD,
     MOST_JOINED,
     DramShare,
     Reuse,
@@ -16,6 +17,7 @@ from kernelscope.timing.traffic import (
     bytes_of_buffers,
     dram_traffic,
     joined_stores,
+    near_share,
     sectors_stored,
     shared_by_blocks,
 )
@@ -53,6 +55,30 @@ def test_stores_of_few_lines_fill_their_sectors_together(count, lines, joined):
 def test_stores_to_two_arrays_fill_no_sectors_together():
     for count, shares in ((2, set()), (4, {0.5})):
         assert {*joined_stores(stores(count, MOST_JOINED, ("%rd1", "%rd2"))).values()} == shares
+
+
+@pytest.mark.parametrize(
+    ("mib", "measured"), [(2, 11.2), (4, 10.1), (8, 9.6), (16, 9.2), (30, 8.8)]
+)
+def test_all_sms_load_a_few_megabytes_faster_than_many(mib, measured):
+    """TB/s of an H200 whose warps loaded rows of 512 bytes, from any place or one after another;
+    less 1.5 us for the launch.
+    """
+    share = near_share(H200, mib * 2.0**20)
+    assert H200.l2_gbps / share / 1e3 == pytest.approx(measured, rel=0.04)
+    assert near_share(H200, 1e8) == 1
+
+
+def test_whole_lines_that_fit_l2_cost_less_than_their_sectors():
+    def cost(sectors, lines):
+        counts = Counter(
+            global_load_requests=1, global_load_sectors=sectors, global_load_lines=lines
+        )
+        load = PtxCounts(Instruction("ld.global.f32", ()), 5, 1, counts, False)
+        return sum(Traffic([load], whole=0.8).l2_sectors.values())
+
+    assert cost(4, 1) == 0.8 * 4
+    assert cost(32, 32) == 32 * LINE_LOAD
 
 
 def test_loads_wait_for_dram_for_what_they_touch_first_or_have_lost():

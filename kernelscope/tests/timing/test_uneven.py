@@ -102,3 +102,31 @@ def test_what_one_warp_alone_runs_elsewhere_does_not_make_it_longer(guarded, cal
     assert chain == ({1: 100.0},)
     once, _ = longest_warps((Segment(code[:3], []),), ({1: 100.0},), counted[:2])
     assert once == chain
+
+
+IN_TURNS = """extern "C" __global__ void in_turns(const float* x, float* y, int steps, int apart)
+{
+    const int warp = threadIdx.x / 32;
+    float sum = 0.0f;
+    for (int step = 0; step < steps; ++step) {
+        if (warp == step * apart % (blockDim.x / 32))
+            for (int k = 0; k < 20; ++k) sum = sum * x[k] + 1.0f;
+        __syncthreads();
+    }
+    y[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}"""
+
+
+def in_turns(apart, steps=16, blocks=1):
+    x, y = np.ones(32, np.float32), np.zeros(256 * blocks, np.float32)
+    kernel = RawKernel(IN_TURNS, "in_turns", backend="simulator")
+    with observe(Time("h200")) as seen:
+        kernel((blocks,), (256,), (x, y, np.int32(steps), np.int32(apart)))
+    return seen.launches[0].bounds["latency"]
+
+
+@pytest.mark.parametrize("blocks", [1, 6])
+def test_warps_that_are_long_in_turns_take_as_long_as_one_that_always_is(blocks):
+    """Eight warps wait at each barrier for the one that works."""
+    assert in_turns(1, blocks=blocks) == pytest.approx(in_turns(0, blocks=blocks), rel=0.1)
+    assert in_turns(1, 32) == pytest.approx(2 * in_turns(1, 16), rel=0.2)
