@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kernelscope import RawKernel, observe
 from kernelscope.timing import Time
-from kernelscope.timing.apart import TURNS
+from kernelscope.timing.warps import TURNS
 
 ROOTS = """extern "C" __global__ void roots(KIND int* up, int* root, int n)
 {

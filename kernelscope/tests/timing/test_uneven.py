@@ -9,7 +9,7 @@ from kernelscope.ptx.syntax import Instruction
 from kernelscope.timing import Time
 from kernelscope.timing.executions import PtxCounts
 from kernelscope.timing.machine_code import Code, Segment
-from kernelscope.timing.uneven import Unevenness, longest_warps, unevenness
+from kernelscope.timing.warps import Unevenness, longest_warps, unevenness
 
 
 def of(work, sms=4, resident=2, blocks=None):

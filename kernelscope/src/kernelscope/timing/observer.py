@@ -14,7 +14,6 @@ from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
 from ..watch.counters.traffic import Lanes
-from .apart import Apart
 from .atomics import HotLines, SharedSwaps
 from .caches import (
     LINE_SECTORS,
@@ -38,7 +37,7 @@ from .model import Prediction, predict
 from .report import text
 from .results import match_values, slow_paths
 from .traffic import Reuse, bytes_of_buffers, kept_bytes, reused_bytes, shared_by_blocks
-from .uneven import LongestWarps, Unevenness, unevenness
+from .warps import Apart, LongestWarps, Unevenness, unevenness
 from .work import LaunchShape, l1_lines, resident_blocks, work_of
 
 LINE_BYTES = SECTOR_BYTES * LINE_SECTORS

@@ -33,7 +33,7 @@ from .traffic import (
     near_share,
     shares_of,
 )
-from .uneven import Unevenness, longest_warps
+from .warps import Unevenness, longest_warps
 
 UNITS = tuple("issue fma alu fp64 mufu tensor memory fill send constant together".split())
 OF_SCHEDULER = np.array([1] * 6 + [0] * 5, bool)  # units of which each scheduler has its own

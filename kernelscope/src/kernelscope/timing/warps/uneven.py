@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..events import BarrierEvent, MachineView
-from .executions import PtxCounts
-from .machine_code import Segment
+from ...events import BarrierEvent, MachineView
+from ..executions import PtxCounts
+from ..machine_code import Segment
 
 MOST_BLOCKS = 16384  # of more, unequal ones even out
 _FAR_MORE = 4.0  # times the median of a segment's instructions

@@ -12,10 +12,10 @@ from functools import cache
 
 import numpy as np
 
-from ..events import Access, InstructionEvent
-from ..ptx.syntax import Instruction
-from .caches import starts_of
-from .executions import BlockPlace, Places
+from ...events import Access, InstructionEvent
+from ...ptx.syntax import Instruction
+from ..caches import starts_of
+from ..executions import BlockPlace, Places
 
 TURNS = 2  # lanes that come to an instruction within so many go on together
 

@@ -1,0 +1,10 @@
+"""Warps and blocks that are not alike: lanes that run apart, and work that is unequal.
+
+apart has the lanes of a warp that run the same code one after another, uneven the warps of a block
+and the blocks of a grid that others wait for.
+"""
+
+from .apart import TURNS, Apart
+from .uneven import LongestWarps, Unevenness, longest_warps, unevenness
+
+__all__ = ["TURNS", "Apart", "LongestWarps", "Unevenness", "longest_warps", "unevenness"]
