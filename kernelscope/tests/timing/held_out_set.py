@@ -23,6 +23,7 @@ PARTS = (
     "_fifteenth",
     "_sixteenth",
     "_seventeenth",
+    "_eighteenth",
 )
 NAMES = tuple("held_out" + part for part in PARTS)
 FOLDERS = {name: Path(__file__).with_name(name) for name in NAMES}
