@@ -110,37 +110,41 @@ __device__ __forceinline__ float mish(float x)
 
 // Mish of halves, eight at once, by a loop over the grid.
 extern "C" __global__ void __launch_bounds__(256) mish_half8(
-    const uint4* __restrict__ x, uint4* __restrict__ out, int eights)
+    const __half* __restrict__ x, __half* __restrict__ out, int eights)
 {
+    const uint4* from = reinterpret_cast<const uint4*>(x);
     for (int i = blockIdx.x * 256 + threadIdx.x; i < eights; i += gridDim.x * 256) {
-        uint4 v = x[i];
+        uint4 v = from[i];
         __half2* pair = reinterpret_cast<__half2*>(&v);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const float2 two = __half22float2(pair[j]);
             pair[j] = __floats2half2_rn(mish(two.x), mish(two.y));
         }
-        out[i] = v;
+        reinterpret_cast<uint4*>(out)[i] = v;
     }
 }
 
 // Copies keys and values of sequences from pages of 16 tokens to rows without gaps, 1024 halves a
 // token. A block takes a page.
 extern "C" __global__ void __launch_bounds__(128) gather_pages_half(
-    const uint4* __restrict__ key, const uint4* __restrict__ value,
+    const __half* __restrict__ key, const __half* __restrict__ value,
     const int* __restrict__ page_of, const int* __restrict__ first_token,
-    uint4* __restrict__ key_out, uint4* __restrict__ value_out, int pages_each)
+    __half* __restrict__ key_out, __half* __restrict__ value_out, int pages_each)
 {
     const int sequence = blockIdx.y, t = threadIdx.x;
     const int first = first_token[sequence] + blockIdx.x * 16;
     const int count = min(16, first_token[sequence + 1] - first);
     if (count <= 0) return;
-    const size_t from = (size_t)page_of[sequence * pages_each + blockIdx.x] * 16 * 128;
+    const size_t page = (size_t)page_of[sequence * pages_each + blockIdx.x] * 16384;
+    const uint4* keys = reinterpret_cast<const uint4*>(key + page) + t;
+    const uint4* values = reinterpret_cast<const uint4*>(value + page) + t;
+    uint4* keys_out = reinterpret_cast<uint4*>(key_out + (size_t)first * 1024) + t;
+    uint4* values_out = reinterpret_cast<uint4*>(value_out + (size_t)first * 1024) + t;
 #pragma unroll 4
     for (int i = 0; i < count; ++i) {
-        const size_t to = (size_t)(first + i) * 128 + t;
-        key_out[to] = key[from + i * 128 + t];
-        value_out[to] = value[from + i * 128 + t];
+        keys_out[i * 128] = keys[i * 128];
+        values_out[i * 128] = values[i * 128];
     }
 }
 

@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(256) gemm_s8_mma_scales(
 // Each token times the matrix of its expert; tokens are in the order of experts. A block takes 64
 // tokens of an expert and 64 columns, a warp 32 x 32.
 extern "C" __global__ void __launch_bounds__(128) experts_gemm_wmma_half(
-    const uint4* __restrict__ x, const uint4* __restrict__ weight,
+    const __half* __restrict__ x, const __half* __restrict__ weight,
     const int* __restrict__ first_token, __half* __restrict__ out, int n, int k)
 {
     using namespace nvcuda;
@@ -95,17 +95,20 @@ extern "C" __global__ void __launch_bounds__(128) experts_gemm_wmma_half(
     const int first = first_token[blockIdx.z] + blockIdx.y * 64;
     const int count = min(64, first_token[blockIdx.z + 1] - first);
     if (count <= 0) return;
-    const uint4* of_expert = weight + (size_t)blockIdx.z * k * n / 8;
+    const __half* of_expert = weight + (size_t)blockIdx.z * k * n + left;
     wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum[2][2];
     for (int i = 0; i < 2; ++i)
         for (int j = 0; j < 2; ++j) wmma::fill_fragment(sum[i][j], 0.0f);
     for (int start = 0; start < k; start += 32) {
         for (int i = t; i < 256; i += 128) {
             uint4 v = make_uint4(0, 0, 0, 0);
-            if (i / 4 < count) v = x[((size_t)(first + i / 4) * k + start) / 8 + i % 4];
+            if (i / 4 < count)
+                v = *reinterpret_cast<const uint4*>(
+                    x + (size_t)(first + i / 4) * k + start + i % 4 * 8);
             *reinterpret_cast<uint4*>(xs + i / 4 * 40 + i % 4 * 8) = v;
             *reinterpret_cast<uint4*>(ws + i / 8 * 72 + i % 8 * 8) =
-                of_expert[((size_t)(start + i / 8) * n + left) / 8 + i % 8];
+                *reinterpret_cast<const uint4*>(
+                    of_expert + (size_t)(start + i / 8) * n + i % 8 * 8);
         }
         __syncthreads();
 #pragma unroll
