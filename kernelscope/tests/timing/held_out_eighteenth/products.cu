@@ -17,7 +17,8 @@ __device__ __forceinline__ void mma_bytes(int (&c)[4], const unsigned (&a)[4], u
 // numbers, a warp 64 x 32, in steps of 64.
 extern "C" __global__ void __launch_bounds__(256) gemm_s8_mma_scales(
     const uint4* __restrict__ a, const uint4* __restrict__ b, const float* __restrict__ a_scale,
-    const float* __restrict__ b_scale, __half2* __restrict__ c, int n, int k)
+    const float* __restrict__ b_scale, __half2* __restrict__ c, int n, int k,
+    float scale)
 {
     __shared__ __align__(16) unsigned as[128][20], bs[128][20];
     const int t = threadIdx.x, lane = t & 31, warp = t / 32, words = k / 16;
@@ -69,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(256) gemm_s8_mma_scales(
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int y = top + row + 16 * i;
-        const float high = a_scale[y], low = a_scale[y + 8];
+        const float high = a_scale[y] * scale, low = a_scale[y + 8] * scale;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const int x = left + column + 8 * j + 2 * in_four;

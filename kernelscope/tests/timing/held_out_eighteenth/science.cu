@@ -1,15 +1,15 @@
 // Science: an option's tree, forces of neighbours, reads by bits, a filter that keeps every
 // eighth.
 
-// American puts by a binomial tree of at most 255 steps. A warp takes an option, a lane eight
-// nodes that are side by side.
+// American puts of strike 1 by a binomial tree of at most 255 steps. A warp takes an option, a
+// lane eight nodes that are side by side.
 extern "C" __global__ void __launch_bounds__(128) american_put_tree_warp(
     const float* __restrict__ spot, const float* __restrict__ shape, float* __restrict__ price,
     int options, int steps, float rate, float years)
 {
     const int option = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x & 31;
     if (option >= options) return;
-    const float strike = 100.0f, start = 100.0f * __expf(0.1f * spot[option]);
+    const float strike = 1.0f, start = __expf(0.1f * spot[option]);
     const float volatility = 0.3f + 0.1f * tanhf(shape[option]);
     const float step = years / steps, move = volatility * sqrtf(step);
     const float up = __expf(move), down = 1.0f / up, growth = __expf(rate * step);
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(128) lennard_jones_list(
         dz -= side * rintf(dz * inverse_side);
         const float square = dx * dx + dy * dy + dz * dz;
         if (square >= cut_square) continue;
-        const float inverse = 1.0f / fmaxf(square, 0.64f), sixth = inverse * inverse * inverse;
+        const float inverse = 1.0f / fmaxf(square, 1.0f), sixth = inverse * inverse * inverse;
         const float pull = 24.0f * inverse * sixth * (2.0f * sixth - 1.0f);
         sum.x += pull * dx;
         sum.y += pull * dy;
