@@ -23,6 +23,7 @@ EXPECTED = {
     "held_out_fifteenth": fifteenth_expected.EXPECTED,
     "held_out_sixteenth": sixteenth_expected.EXPECTED,
     "held_out_seventeenth": seventeenth_expected.EXPECTED,
+    "held_out_eighteenth": eighteenth_expected.EXPECTED,
 }
 TIMES = {
     "held_out_third": 80,
@@ -32,6 +33,7 @@ TIMES = {
     "held_out_fifteenth": 48,
     "held_out_sixteenth": 48,
     "held_out_seventeenth": 48,
+    "held_out_eighteenth": 48,
 }
 IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; rows are sorted here
 # They read arrays as another type than these have, and so they were measured.

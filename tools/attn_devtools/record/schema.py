@@ -540,6 +540,8 @@ class TimeModelRecord(RecordStamp):
     sixteenth_corrected: NotRequired[TimeModelPart]
     seventeenth: NotRequired[TimeModelPart]
     seventeenth_corrected: NotRequired[TimeModelPart]
+    eighteenth: NotRequired[TimeModelPart]
+    eighteenth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]
