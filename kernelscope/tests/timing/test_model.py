@@ -406,7 +406,7 @@ def judge(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("third", 80), ("twelfth", 48), ("seventeenth", 48)],
+    [("third", 80), ("twelfth", 48), ("eighteenth", 48)],
 )
 def test_a_later_set_is_judged_beside_the_others(judge, capsys, name, count):
     """Its first judgement stays, and so does all that the record had."""

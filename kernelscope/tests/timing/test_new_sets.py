@@ -3,6 +3,7 @@
 from collections import Counter
 from contextlib import nullcontext
 
+import eighteenth_expected
 import fifteenth_expected
 import fourteenth_expected
 import numpy as np
