@@ -14,9 +14,9 @@ from kernelscope.timing.observer import STORE_NS
 from kernelscope.timing.traffic import (
     ASKED,
     ATOMIC,
+    FASTEST,
     JOINED,
     LINE_STORE,
-    NEAREST,
     PART_STORED,
     STORED,
     UNEVEN,
@@ -414,7 +414,7 @@ def test_words_of_many_lines_cost_l2_more_than_whole_lines():
     n = 32 * 64
     x, y = np.zeros(8 * n, np.float32), np.zeros(32 * n, np.float32)
     found = launched("rows", (n // 32,), (32, 8), x, y, np.int32(n))
-    sectors = x.size * (1 + LINE_STORE + PART_STORED) + x.size / 32 * 4 / NEAREST
+    sectors = x.size * (1 + LINE_STORE + PART_STORED) + x.size / 32 * 4 / FASTEST
     assert found.bounds["L2"] == pytest.approx(32 * sectors / H200.l2_gbps / 1e3, rel=0.01)
 
 
@@ -425,7 +425,7 @@ def test_what_a_store_of_a_line_costs_l2(stride, of_line):
     """
     x, y = np.zeros(256, np.float32), np.zeros(256 * 32, np.float32)
     found = launched("spread", (1,), (256,), x, y, np.int32(stride))
-    sectors = of_line * 256 * stride / 32 + 8 * 4 / NEAREST  # and the loads, a line a warp
+    sectors = of_line * 256 * stride / 32 + 8 * 4 / FASTEST  # and the loads, a line a warp
     assert found.bounds["L2"] == pytest.approx(32 * sectors / H200.l2_gbps / 1e3, rel=0.01)
 
 
@@ -436,10 +436,10 @@ def test_stores_that_fill_their_sectors_together_cost_half_of_them():
     part = launched("three", (1,), (256,), x, y, np.int32(4)).bounds["L2"]
     lines = 4 * 8 * 4  # of a request 4, of 4 sectors each
     assert whole == pytest.approx(
-        32 * (lines * 4 * JOINED + 32 / NEAREST) / H200.l2_gbps / 1e3, rel=0.01
+        32 * (lines * 4 * JOINED + 32 / FASTEST) / H200.l2_gbps / 1e3, rel=0.01
     )
     assert part == pytest.approx(
-        32 * (lines * 3 / 4 * 9 + 32 / NEAREST) / H200.l2_gbps / 1e3, rel=0.01
+        32 * (lines * 3 / 4 * 9 + 32 / FASTEST) / H200.l2_gbps / 1e3, rel=0.01
     )
 
 

@@ -104,12 +104,14 @@ def test_what_one_warp_alone_runs_elsewhere_does_not_make_it_longer(guarded, cal
     assert once == chain
 
 
-IN_TURNS = """extern "C" __global__ void in_turns(const float* x, float* y, int steps, int apart)
+IN_TURNS = """extern "C" __global__ void in_turns(
+    const float* x, float* y, int steps, int apart, int gone)
 {
     const int warp = threadIdx.x / 32;
+    if (warp >= blockDim.x / 32 - gone) return;
     float sum = 0.0f;
     for (int step = 0; step < steps; ++step) {
-        if (warp == step * apart % (blockDim.x / 32))
+        if (warp == step * apart % (blockDim.x / 32 - gone))
             for (int k = 0; k < 20; ++k) sum = sum * x[k] + 1.0f;
         __syncthreads();
     }
@@ -117,11 +119,11 @@ IN_TURNS = """extern "C" __global__ void in_turns(const float* x, float* y, int 
 }"""
 
 
-def in_turns(apart, steps=16, blocks=1):
+def in_turns(apart, steps=16, blocks=1, gone=0):
     x, y = np.ones(32, np.float32), np.zeros(256 * blocks, np.float32)
     kernel = RawKernel(IN_TURNS, "in_turns", backend="simulator")
     with observe(Time("h200")) as seen:
-        kernel((blocks,), (256,), (x, y, np.int32(steps), np.int32(apart)))
+        kernel((blocks,), (256,), (x, y, *map(np.int32, (steps, apart, gone))))
     return seen.launches[0].bounds["latency"]
 
 
@@ -130,3 +132,8 @@ def test_warps_that_are_long_in_turns_take_as_long_as_one_that_always_is(blocks)
     """Eight warps wait at each barrier for the one that works."""
     assert in_turns(1, blocks=blocks) == pytest.approx(in_turns(0, blocks=blocks), rel=0.1)
     assert in_turns(1, 32) == pytest.approx(2 * in_turns(1, 16), rel=0.2)
+
+
+def test_warps_that_have_ended_are_not_waited_for():
+    """Two of eight end at once; the others take turns, and meet without them."""
+    assert in_turns(1, gone=2) == pytest.approx(in_turns(0, gone=2), rel=0.1)

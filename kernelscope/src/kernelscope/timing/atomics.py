@@ -67,8 +67,8 @@ class HotLines:
         one slice of L2): (0, infinity) if there are none.
 
         scale: to all, of those that blocks share which are no neighbours; slices: of L2, over
-        which the others are spread; together: share of the blocks that are under way at a time,
-        where those go on through the memory that touch little of it; None: they meet nowhere else.
+        which the others are spread; together: share of the blocks that are under way at a time;
+        they are taken to move on through memory, so that only these meet. None: leave this out.
         """
         if not self._parts:
             return 0.0, np.inf
@@ -131,7 +131,7 @@ class SharedSwaps:
         """Return (how often warps execute the ATOMS.CAS, passes of the memory pipe that these take,
         with what their loads take beyond one), summed over the warps.
 
-        now: instructions that the chunk has executed.
+        now: instructions of the launch so far, of warps in step.
         """
         meeting = MEETING * min(1.0, CLOSE / max(1.0, now - self._last))
         self._last = now

@@ -36,7 +36,7 @@ def _banks(of_bit: tuple[int, ...]) -> np.ndarray:
 
 
 _BANK_OF = (0, _banks(_OF_BIT[:11])), (11, _banks(_OF_BIT[11:]))  # of a number shifted by as much
-OFTEN = 64
+OFTEN = 64  # loads of an instruction whose lines are looked up, each
 LOOKED_UP = 32  # warps of a load, of all that do it together, whose lines are looked up
 STORE = -1  # in the place of a load's key
 LEAST_OF_LINE = 8  # blocks, of which a line through the places of their loads is taken

@@ -26,9 +26,9 @@ UNEVEN = 0.67 * 1.63
 # 9 for four.
 LINE_STORE, PART_STORED = 1.0, 1.0
 WHOLE_LINES = 3.0  # sectors of each line of a load, from which on its lanes load side by side
-# Such loads of what fits L2 many times over are faster: where all SMs load the same 32 MiB, by 1.13
-# of l2_gbps, and for each halving of it by so much more, down to 2 MiB (an H200's probe).
-NEAR, NEARER, NEAREST = 1.13, 0.065, 1.4
+# Such loads are faster where all SMs load the same few bytes: of half of L2 by 1.13 of l2_gbps, and
+# for each halving of it by so much more, down to 2 MiB (an H200's probe).
+FEW_FASTER, EACH_HALVING, FASTEST = 1.13, 0.065, 1.4
 WHOLE = 0.99  # share of a sector: as much is all of it
 # Lines of a store's request, if L1 joins it with others; share of its sectors that leaves at least:
 # 4 words of a thread, one after another, took 8 ps a line, where whole sectors take 16.
@@ -96,7 +96,7 @@ def shared_by_blocks(
     read, lone: (buffers,) bytes, the former at most; shared: of each buffer, as
     SectorStreams.shared. Blocks that load a piece at one time of theirs find what the others of
     their round do; where the times have no order, one touch of a piece comes as long after another
-    as any.
+    as any, but not longer than the blocks take that lie between.
     """
     loaded, chance, apart, reach = np.array(shared).T
     anywhere = loaded / np.maximum(read, 1.0)  # the chance if all pieces have the same
@@ -283,7 +283,7 @@ class DramShare:
 
 
 def l2_traffic(traffic: Traffic) -> dict[int, float]:
-    """Line -> bytes between L1 and L2, as if all were sectors of whole lines."""
+    """Line -> bytes between L1 and L2, of those that take as long at l2_gbps."""
     found: defaultdict[int, float] = defaultdict(float)
     for (line, _), sectors in traffic.l2_sectors.items():
         found[line] += SECTOR_BYTES * sectors
@@ -346,8 +346,10 @@ def near_share(gpu: GpuConstants, read: float) -> float:
 
     That lines have a copy in each half of L2 which fewer SMs wait for is a hypothesis.
     """
-    times = kept_bytes(gpu) / max(read, 1.0)
-    return 1 / min(NEAR + NEARER * np.log2(times), NEAREST) if times >= 1 else 1.0
+    halves = max(read, 1.0) / kept_bytes(gpu)
+    if halves > 1:
+        return 1 / (1 + (FEW_FASTER - 1) * max(0.0, 2 - halves))
+    return 1 / min(FEW_FASTER - EACH_HALVING * np.log2(halves), FASTEST)
 
 
 def reused_bytes(gpu: GpuConstants) -> float:

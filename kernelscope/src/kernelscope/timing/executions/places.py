@@ -23,11 +23,12 @@ class Exit:
     """A branch out of a loop to code that other ways out of the loop do not take.
 
     taken: does it leave where the branch is taken?; blocks: of that code, the numbers of its basic
-    blocks.
+    blocks; function: those of the function in which it stands.
     """
 
     taken: bool
     blocks: frozenset[int]
+    function: range
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,9 @@ def places_of(source: SourceModule) -> Places:
             )
             found |= {id(instruction): place for instruction in block}
         for at, taken, own in _exits(blocks, flow, loops):
-            exits[id(blocks[at][-1])] = Exit(taken, frozenset(number + 1 + one for one in own))
+            behind = frozenset(number + 1 + one for one in own)
+            whole = range(number + 1, number + 1 + len(blocks))
+            exits[id(blocks[at][-1])] = Exit(taken, behind, whole)
         number += len(blocks)
     return Places(found, exits)
 

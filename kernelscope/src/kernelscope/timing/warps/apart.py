@@ -17,7 +17,8 @@ from ...ptx.syntax import Instruction
 from ..caches import starts_of
 from ..executions import BlockPlace, Places
 
-TURNS = 2  # lanes that come to an instruction within so many go on together
+TURNS = 2  # steps in which lanes yield, of which those in one go on together
+MOST_EXITS = 62  # that are followed, of a module
 
 
 class Apart:
@@ -28,17 +29,16 @@ class Apart:
     """
 
     def __init__(self, places: Places, steps: Collection[int] = ()):
-        self._exits, self._blocks, self._steps = places.exits, places.blocks, steps
-        numbers = {branch: number + 1 for number, branch in enumerate(places.exits)}
-        self._number = numbers
-        self._behind = [frozenset(), *(one.blocks for one in places.exits.values())]
+        exits = list(places.exits.items())[:MOST_EXITS]
+        self._exits = {branch: (one, 1 << at) for at, (branch, one) in enumerate(exits)}
+        self._blocks, self._steps = places.blocks, steps
         self._stays = cache(self._stays_in)
         self.begin(0)
 
     def begin(self, lanes: int) -> None:
         """A chunk of so many lanes."""
         self._left = np.zeros(lanes, np.int64)  # when, 0: it has not, or is together with others
-        self._exit = np.zeros(lanes, np.int64)  # its number, by which it left
+        self._behind = np.zeros(lanes, np.int64)  # a bit for each exit that it is behind
         self._yielded = np.zeros(lanes, np.int64)
         self._group = np.zeros(lanes, np.int64)
         self._now, self._any = 0, False
@@ -49,13 +49,16 @@ class Apart:
 
     def leave(self, event: InstructionEvent) -> None:
         """Lanes leave a loop, if the event is a branch that does."""
-        leaving = self._exits.get(id(event.instruction))
+        leaving, bit = self._exits.get(id(event.instruction), (None, 0))
         if leaving is None:
             return
         gone = event.lanes[np.broadcast_to(event.taken == leaving.taken, event.lanes.shape)]
+        gone = gone[np.bincount(gone >> 5)[gone >> 5] < 32] if gone.size else gone  # no whole warps
         if gone.size:
-            self._now += 1
-            self._left[gone], self._exit[gone] = self._now, self._number[id(event.instruction)]
+            _, group = np.unique(self._left[gone], return_inverse=True)
+            self._left[gone] = self._now + 1 + group  # those that were apart stay apart
+            self._now += 1 + int(group.max())
+            self._behind[gone] |= bit
             self._any = True
 
     def parts(self, event: InstructionEvent) -> Iterator[InstructionEvent]:
@@ -68,6 +71,9 @@ class Apart:
         self._meet(event)
         lanes = event.lanes
         left, yielded, warp = self._left[lanes], self._yielded[lanes] // TURNS, lanes >> 5
+        if not (left.any() or yielded.any()):
+            yield event
+            return
         order = np.lexsort((yielded, left, warp))
         first = starts_of(warp[order], left[order], yielded[order])
         if first.size == starts_of(warp).size:
@@ -82,18 +88,28 @@ class Apart:
             yield self._part(event, group == number, number)
 
     def _meet(self, event: InstructionEvent) -> None:
-        """Lanes have met that are synchronised, or at the end of the code behind their exit."""
-        lanes = event.lanes
-        if event.instruction.opcode.startswith(("bar.", "barrier.")) or event.members is not None:
-            self._left[lanes] = self._yielded[lanes] = 0
-            self._any = bool(self._left.any() or self._yielded.any())
+        """Lanes have met that are synchronised, or at the end of the code behind their exits."""
+        lanes, opcode = event.lanes, event.instruction.opcode
+        waits = opcode.startswith(("bar.", "barrier.")) and "arrive" not in opcode
+        if waits or event.members is not None:
+            self._left[lanes] = self._behind[lanes] = self._yielded[lanes] = 0
         else:
             place = self._blocks.get(id(event.instruction), BlockPlace())
-            self._left[lanes[~self._stays(place.block)[self._exit[lanes]]]] = 0
+            behind = self._behind[lanes] & self._stays(place.block)
+            met = lanes[(behind == 0) & (self._left[lanes] > 0)]
+            self._behind[lanes] = behind
+            if not met.size:
+                return
+            self._left[met] = 0
+        self._any = bool(self._left.any() or self._yielded.any())
 
-    def _stays_in(self, block: int) -> np.ndarray:
-        """(exits,) Do lanes stay apart in a basic block?"""
-        return np.array([block in behind for behind in self._behind])
+    def _stays_in(self, block: int) -> int:
+        """Bits of the exits behind which lanes stay apart in a block, or in what it calls."""
+        return sum(
+            bit
+            for one, bit in self._exits.values()
+            if block in one.blocks or block not in one.function
+        )
 
     def _part(self, event: InstructionEvent, own: np.ndarray, number: int) -> InstructionEvent:
         accesses = (self._part_of(one, number) for one in event.accesses)
@@ -102,7 +118,6 @@ class Apart:
             lanes=event.lanes[own],
             accesses=tuple(one for one in accesses if one.lanes.size),
             taken=_of_lanes(event.taken, own),
-            members=_of_lanes(event.members, own),
         )
 
     def _part_of(self, access: Access, number: int) -> Access:

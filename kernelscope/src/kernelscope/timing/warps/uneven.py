@@ -107,7 +107,6 @@ class LongestWarps:
     def begin(self, machine: MachineView) -> None:
         """A chunk of blocks."""
         self._first, self._shape = machine.first_block, (machine.block_count, -1)
-        self._warps = machine.warps_per_block
         total = machine.block_count * machine.warps_per_block
         self._since = defaultdict(lambda: np.zeros(total, np.int64))  # the last barrier
         self._before = np.zeros((machine.block_count, machine.warps_per_block), np.int64)
@@ -120,9 +119,10 @@ class LongestWarps:
 
     def meet(self, event: BarrierEvent, work: np.ndarray) -> None:
         """Blocks pass a barrier. work: (blocks, warps) of the chunk, instructions so far."""
-        arrived = sum(lanes.size for _, lanes in event.arrivals)
-        if arrived > 32 * (self._warps - 1) * len(event.blocks):  # of no part of a block's warps
-            self._add(event.blocks - self._first, work)
+        blocks = event.blocks - self._first
+        running = event.machine.alive.reshape(self._shape)[blocks].sum()
+        if sum(lanes.size for _, lanes in event.arrivals) > running - 32:  # no warp is missing
+            self._add(blocks, work)
             if len(event.blocks) == len(work):
                 self._new.clear()
 
@@ -166,10 +166,11 @@ def longest_warps(
         times[part] = times[part] + clocks * share
         in_turns[part] += clocks * turns
     found, most = [], everything.max()
+    of_longest = sum(one.of_longest for one in known.values())
     for by_line, (share, turns), part in zip(chain, shares, parts, strict=True):
         own = float(share[np.argmax(times[part])]) if np.ndim(share) else share
         if in_turns[part] > np.max(times[part]):
-            own, most = turns, max(most, sum(one.of_longest for one in known.values()))
+            own, most = turns, max(most, of_longest)
         found.append({line: own * clocks for line, clocks in by_line.items()})
     return tuple(found), float(most / everything.mean())
 

@@ -177,10 +177,10 @@ def _passes(address: np.ndarray, words: int) -> np.ndarray:
     if words > 1:
         rows = (rows[:, :, None] + np.arange(words)).reshape(rows.shape[0], -1)
     rows = np.sort(rows, axis=1)
-    distinct = np.ones(rows.shape, bool)
-    distinct[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    new = np.ones(rows.shape, bool)
+    new[:, 1:] = rows[:, 1:] != rows[:, :-1]
     bank = (rows % BANKS) + BANKS * np.arange(rows.shape[0])[:, None]
-    found = np.bincount(bank[distinct], minlength=BANKS * rows.shape[0])
+    found = np.bincount(bank[new], minlength=BANKS * rows.shape[0])
     found = found.reshape(-1, BANKS).max(1)
     return np.repeat(found, count) if alike else found
 
