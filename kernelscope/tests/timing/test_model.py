@@ -195,7 +195,7 @@ def test_atomics_on_one_address_wait_for_each_other():
     apart = launched(H200, kernel, blocks, 256, sums, np.int32(1), run=32)
     assert one.bounds["atomics"] == pytest.approx(1e-3 * H200.atomic_ns * blocks * 256)
     assert one.limit == "atomics" and one.us > one.bounds["atomics"]
-    assert apart.bounds["atomics"] < 0.02 and apart.us < 0.1 * one.us
+    assert apart.bounds["atomics"] < 0.1 and apart.us < 0.1 * one.us
 
 
 def test_units_disturb_each_other_by_what_they_do_not_share():
