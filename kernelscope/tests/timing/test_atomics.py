@@ -91,15 +91,17 @@ class Block:
         )
         self.lanes, self.swaps = np.arange(32 * warps), SharedSwaps(machine)
 
-    def count(self, opcode, words, values=1):
-        """(ATOMS.CAS, passes of memory) of a warp. words: (lanes,) of each lane."""
+    def count(self, opcode, words, values=1, now=0):
+        """(ATOMS.CAS, passes of memory) of a warp. words: (lanes,) of each lane; now: instructions
+        so far.
+        """
         size = int(opcode[-2:]) // 8
         memory = self.memory.view({"f": np.float32, "u": np.uint64, "s": np.int64}[opcode[-3]])
         do = np.minimum if ".min." in opcode else np.add
         do.at(memory, words, values)
         access = Access("shared", "atomic", (size * words).astype(np.uint64), self.lanes, size)
         event = SimpleNamespace(instruction=Instruction(opcode, ()))
-        found = self.swaps.count(event, access)
+        found = self.swaps.count(event, access, now)
         return tuple(one / (self.lanes.size // 32) for one in found)
 
 
@@ -135,6 +137,13 @@ def test_all_warps_on_one_word():
     block = Block(warps=16)
     turns, _ = block.count(ADD, np.zeros(512, np.int64))
     assert 180 < turns < 290
+
+
+def test_warps_with_much_between_two_atomics_meet_less():
+    """Four warps on the same 32 words: 2.5 turns at once, and fewer behind 64 instructions."""
+    block = Block(warps=4)
+    turns = [block.count(ADD, block.lanes % 32, now=now)[0] for now in (0, 16, 80)]
+    assert turns == [1 + 3 * 0.5, 1 + 3 * 0.5, 1 + 3 * 0.5 * 16 / 64]
 
 
 def test_a_minimum_swaps_where_it_changes_a_word():

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from kernelscope.timing.caches import (
     LINE_SECTORS,
+    OFTEN,
+    Lookups,
     SectorStreams,
     hits,
     lookups_of,
@@ -290,3 +292,13 @@ def test_some_warps_are_of_all_places_in_a_block(warps, of_block):
     assert some.size == 16 * len(chosen)
     assert len(chosen) == warps if warps < 64 else 13 <= len(chosen) <= 40
     assert len({*(chosen % of_block).tolist()}) == min(of_block, len(chosen))
+
+
+def test_lookups_of_many_loads_follow_those_of_each_fourth():
+    """A line for each lane, then one for all: loads between have what one before them had."""
+    lookups, lanes = Lookups(1), np.arange(32)
+    apart, together = (np.uint64(size) * lanes.astype(np.uint64) for size in (128, 4))
+    found = [lookups.of_load(1, 4, apart, lanes, 1) for _ in range(OFTEN + 9)]
+    assert {*found} == {lookups_of(apart[None], 4)} and found[0] > 1
+    after = [lookups.of_load(1, 4, together, lanes, 1) for _ in range(8)]
+    assert after[0] == found[0] and after[-4:] == [1.0] * 4
