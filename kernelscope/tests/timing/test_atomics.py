@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernelscope.events import Access
 from kernelscope.ptx.syntax import Instruction
-from kernelscope.timing.atomics import HotLines, SharedSwaps
+from kernelscope.timing.memory.atomics import HotLines, SharedSwaps
 
 BYTES = 1 << 14  # of shared memory
 

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from kernelscope.timing.caches import (
+from kernelscope.timing.memory.caches import (
     LINE_SECTORS,
     OFTEN,
     Lookups,
@@ -66,7 +66,7 @@ def test_streams_of_blocks_are_apart():
     """A sector that another block has loaded is no hit of this one."""
     streams = SectorStreams()
     for _ in range(2):
-        streams.begin()
+        streams.begin(0)
         streams.add(7, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
         streams.add(8, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
     assert streams.misses(lines=100, resident=1) == {7: (4.0, 1.0), 8: (0.0, 0.0)}
@@ -78,7 +78,7 @@ def test_streams_of_blocks_are_apart():
 def test_loads_that_stand_together_keep_what_they_share(loads, stretch, hit):
     """The last loads what the first has loaded, and L1 has room for a line alone."""
     streams = SectorStreams()
-    streams.begin()
+    streams.begin(0)
     for number in [*range(loads), 0]:
         streams.add(
             number, sectors_of(np.arange(32, dtype=np.uint64) * 4 + 128 * number), stretch=stretch
@@ -128,7 +128,7 @@ def test_words_of_one_bank_are_read_one_after_another():
 
 def test_own_stores_are_not_read_from_dram():
     streams = SectorStreams()
-    streams.begin()
+    streams.begin(0)
     streams.store(sectors_of(np.arange(0, 64, 4, dtype=np.uint64)))
     streams.add(1, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
     assert streams.own_share == 0.5
@@ -137,7 +137,7 @@ def test_own_stores_are_not_read_from_dram():
 def test_half_of_the_requests_wait():
     """A request that finds all of its sectors in the cache does not wait."""
     streams = SectorStreams()
-    streams.begin()
+    streams.begin(0)
     for first in (0, 0, 128, 0):
         streams.add(7, sectors_of(np.arange(first, first + 128, 4, dtype=np.uint64)))
     assert streams.misses(lines=100, resident=1) == {7: (8.0, 0.5)}
@@ -147,7 +147,7 @@ def test_blocks_side_by_side_share_what_they_load():
     """Both read one line of weights and 32 of their own: one of them waits for the weights."""
     streams = SectorStreams()
     for block in range(2):
-        streams.begin()
+        streams.begin(0)
         streams.add(1, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
         for line in range(32):
             first = 4096 + (32 * block + line) * 128
@@ -160,7 +160,7 @@ def test_blocks_side_by_side_push_each_other_out():
     """Each reads its 32 lines twice: a cache of 40 lines has room for one of them."""
     streams = SectorStreams()
     for block in range(2):
-        streams.begin()
+        streams.begin(0)
         for line in 2 * [*range(32)]:
             streams.add(
                 1, sectors_of(np.arange(32, dtype=np.uint64) * 4 + 128 * (32 * block + line))
@@ -175,7 +175,7 @@ def test_blocks_find_what_blocks_before_them_have_left():
     """Four blocks read one table: where two run at a time, the later two find it in L1."""
     streams = SectorStreams()
     for block in range(4):
-        streams.begin()
+        streams.begin(0)
         streams.add(1, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
         first = 4096 + 128 * block
         streams.add(2, sectors_of(np.arange(first, first + 128, 4, dtype=np.uint64)))
@@ -186,12 +186,12 @@ def test_blocks_find_what_blocks_before_them_have_left():
 def test_what_a_cache_has_lost_before_it_is_loaded_again():
     """A block reads 64 lines twice."""
     streams = SectorStreams()
-    streams.begin()
+    streams.begin(0)
     for line in 2 * [*range(64)]:
         streams.add(1, sectors_of(np.arange(32, dtype=np.uint64) * 4 + 128 * line))
     assert streams.lost(100) == {1: (0.0, 0.0)}
     assert streams.lost(40) == {1: (256.0, 0.5)}
-    streams.begin()  # another block reads half of them
+    streams.begin(0)  # another block reads half of them
     streams.add(1, sectors_of(np.arange(0, 32 * 128, 4, dtype=np.uint64)))
     again = SectorStreams()
     again._requests = streams._requests
@@ -202,7 +202,7 @@ def test_pieces_are_touched_first_by_one_load():
     """A row, its next one, and the row again; a second block reads it too."""
     streams = SectorStreams()
     for _ in range(2):
-        streams.begin()
+        streams.begin(0)
         for key, first in ((1, 0), (1, 128), (2, 0)):
             streams.add(key, sectors_of(np.arange(first, first + 128, 4, dtype=np.uint64)))
     assert streams.first_touches() == {1: (2.0, 0.5), 2: (0.0, 0.0)}
@@ -259,7 +259,7 @@ def test_a_store_leaves_its_sectors_in_l1():
     """A block writes 32 lines and reads them; behind 100 other lines it finds none of them."""
     for between, missing in ((0, 0.0), (100, 128.0)):
         streams = SectorStreams()
-        streams.begin()
+        streams.begin(0)
         for line in range(32):
             streams.store(sectors_of(np.arange(32, dtype=np.uint64) * 4 + 128 * line))
         for line in range(between):

@@ -25,7 +25,7 @@ from kernelscope.timing.model import (
     smooth_max,
     units_together,
 )
-from kernelscope.timing.traffic import copy_bytes
+from kernelscope.timing.memory.traffic import copy_bytes
 from kernelscope.timing.work import DRAM_SPREAD, UNITS, LaunchShape, LaunchWork
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))

@@ -6,21 +6,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from kernelscope import Counters, RawKernel, RawModule, observe
-from kernelscope.timing import Time, caches, observer
+from kernelscope.timing import Time, observer
 from kernelscope.timing.executions import executions
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.model import DEALING_CLOCKS
-from kernelscope.timing.observer import STORE_NS
-from kernelscope.timing.traffic import (
+from kernelscope.timing.memory import caches
+from kernelscope.timing.memory.stores import JOINED
+from kernelscope.timing.memory.traffic import (
     ASKED,
     ATOMIC,
     FASTEST,
-    JOINED,
     LINE_STORE,
     PART_STORED,
     STORED,
     UNEVEN,
 )
+from kernelscope.timing.observer import STORE_NS
 from kernelscope.timing.work import CONSTANT_CLOCKS, FAR_ATOMIC, FMA_LANES, MATCH_CLOCKS
 from kernelscope.watch.counters.patterns import TouchedBytes
 
@@ -429,18 +430,15 @@ def test_what_a_store_of_a_line_costs_l2(stride, of_line):
     assert found.bounds["L2"] == pytest.approx(32 * sectors / H200.l2_gbps / 1e3, rel=0.01)
 
 
-def test_stores_that_fill_their_sectors_together_cost_half_of_them():
-    """Four floats of a thread, one after another; three of them leave a part."""
+def test_stores_that_fill_their_sectors_together_leave_l1_as_fewer():
+    """Four floats of a thread, one after another, or three of them, which leave a part."""
     x, y = np.zeros(256, np.float32), np.zeros(256 * 8, np.float32)
     whole = launched("structs", (1,), (256,), x, y, np.int32(4)).bounds["L2"]
     part = launched("three", (1,), (256,), x, y, np.int32(4)).bounds["L2"]
-    lines = 4 * 8 * 4  # of a request 4, of 4 sectors each
-    assert whole == pytest.approx(
-        32 * (lines * 4 * JOINED + 32 / FASTEST) / H200.l2_gbps / 1e3, rel=0.01
-    )
-    assert part == pytest.approx(
-        32 * (lines * 3 / 4 * 9 + 32 / FASTEST) / H200.l2_gbps / 1e3, rel=0.01
-    )
+    lines = 8 * 4  # of a request, with 4 sectors each
+    for found, stores, of_line in ((whole, 4, 4 + LINE_STORE), (part, 3, 6 + LINE_STORE)):
+        sectors = JOINED * stores * lines * of_line + 32 / FASTEST
+        assert found == pytest.approx(32 * sectors / H200.l2_gbps / 1e3, rel=0.01)
 
 
 @pytest.mark.parametrize("kib", [16, 64, 1024])

@@ -8,15 +8,13 @@ import pytest
 from kernelscope.ptx.syntax import Address, Instruction, Register
 from kernelscope.timing.executions import BlockPlace, PtxCounts
 from kernelscope.timing.gpus import gpu
-from kernelscope.timing.traffic import (
+from kernelscope.timing.memory.traffic import (
     LINE_LOAD,
-    MOST_JOINED,
     DramShare,
     Reuse,
     Traffic,
     bytes_of_buffers,
     dram_traffic,
-    joined_stores,
     near_share,
     sectors_stored,
     shared_by_blocks,
@@ -25,36 +23,20 @@ from kernelscope.timing.traffic import (
 H200 = gpu("h200")
 
 
-def stores(count, lines, bases=("%rd1",)):
-    """Stores of 16 bytes a lane, which fill half of each of 32 sectors, by turns of some bases."""
+@pytest.mark.parametrize(("joined", "filled", "cost"), [
+    (1.0, 0.5, 32 * 2 + 8), (0.5, 1.0, 16 + 4), (0.4, 0.75, 0.4 * (32 * 1.5 + 8)),
+])  # fmt: skip
+def test_what_l1_joins_costs_l2_as_much_less(joined, filled, cost):
+    """Stores of 16 bytes a lane, which fill half of each of 32 sectors, in 8 lines."""
     counts = Counter(
         global_store_requests=1,
         global_store_sectors=32,
-        global_store_lines=lines,
+        global_store_lines=8,
         thread_instructions=32,
     )
-    return [
-        PtxCounts(
-            Instruction("st.global.v4.f32", (Address(Register(bases[at % len(bases)]), 16 * at),)),
-            5, 1, counts, False, BlockPlace(1),
-        )
-        for at in range(count)
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("count", "lines", "joined"), [
-    (2, MOST_JOINED, True), (4, MOST_JOINED, True),
-    (3, MOST_JOINED, False), (4, MOST_JOINED + 1, False), (1, MOST_JOINED, False),
-])  # fmt: skip
-def test_stores_of_few_lines_fill_their_sectors_together(count, lines, joined):
-    found = stores(count, lines)
-    cost = {sectors_stored(one, joined_stores(found)) for one in found}
-    assert cost == ({16} if joined else {64 + lines})
-
-
-def test_stores_to_two_arrays_fill_no_sectors_together():
-    for count, shares in ((2, set()), (4, {0.5})):
-        assert {*joined_stores(stores(count, MOST_JOINED, ("%rd1", "%rd2"))).values()} == shares
+    store = Instruction("st.global.v4.f32", (Address(Register("%rd1"), 0),))
+    one = PtxCounts(store, 5, 1, counts, False, BlockPlace(1), joined=joined, filled=filled)
+    assert sectors_stored(one) == pytest.approx(cost)
 
 
 @pytest.mark.parametrize(

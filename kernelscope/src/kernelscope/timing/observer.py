@@ -8,14 +8,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..events import BarrierEvent, InstructionEvent, Launch, MachineView
+from ..events import Access, BarrierEvent, InstructionEvent, Launch, MachineView
 from ..ptx.demangle import demangle
 from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
 from ..watch.counters.traffic import Lanes
-from .atomics import HotLines, SharedSwaps
-from .caches import (
+from .memory.atomics import HotLines, SharedSwaps
+from .memory.caches import (
     LINE_SECTORS,
     PIECE_BYTES,
     SECTOR_BYTES,
@@ -36,7 +36,8 @@ from .machine_code import machine_code, numbers_of
 from .model import Prediction, predict
 from .report import text
 from .results import match_values, slow_paths
-from .traffic import Reuse, bytes_of_buffers, kept_bytes, reused_bytes, shared_by_blocks
+from .memory.stores import Stores, refilled_bytes
+from .memory.traffic import Reuse, bytes_of_buffers, kept_bytes, reused_bytes, shared_by_blocks
 from .warps import Apart, LongestWarps, Unevenness, unevenness
 from .work import LaunchShape, l1_lines, resident_blocks, work_of
 
@@ -134,7 +135,7 @@ class Time(Counters):
         super().launch_started(launch)
         self._launch = launch
         self._before = self._counts(launch)
-        self._streams = SectorStreams()
+        self._streams, self._stores = SectorStreams(), Stores()
         self._chosen = self.chosen_blocks(launch) or (range(int(np.prod(launch.grid))),)
         group = len(self._chosen[0]) if len(self._chosen) > 1 else 1
         self._hot = HotLines(self.gpu.atomic_line_ns / 4, self.gpu.atomic_ns, group)
@@ -162,6 +163,7 @@ class Time(Counters):
         self._numbers.append(machine.first_block + np.arange(machine.block_count))
         self._first_lanes = 32 * machine.warps_per_block
         self._streams.begin(machine.first_block)
+        self._stores.begin()
         self._swaps = SharedSwaps(machine)
         self._common = 0
         self._of_warp = np.zeros(machine.block_count * machine.warps_per_block, np.int64)
@@ -176,6 +178,7 @@ class Time(Counters):
 
     def barrier(self, event: BarrierEvent) -> None:
         super().barrier(event)
+        self._stretch += 1
         self._longest.meet(event, self._work(event.machine))
 
     def _work(self, machine: MachineView) -> np.ndarray:
@@ -241,7 +244,7 @@ class Time(Counters):
                 _, one = np.unique(of_warp, return_index=True)
                 self._stored.add(lanes[one], address[one], self._first_lanes, floats=False)
         if access.kind != "atomic":
-            self._follow(row.instruction, access.kind)
+            self._follow(row.instruction, access)
         else:
             floats = row.instruction.opcode.rsplit(".", 1)[-1].startswith(("f", "bf"))
             self._hot.add(lanes, address, self._first_lanes, floats)
@@ -255,16 +258,22 @@ class Time(Counters):
                 apart = address[far] + (holder[far].astype(np.uint64) << np.uint64(32))
                 row.counts["far_atomic_sectors"] += count_atomic_sectors(Lanes(lanes[far]), apart)
 
-    def _follow(self, instruction, kind: str) -> None:
+    def _follow(self, instruction, access: Access) -> None:
         """Follow the loads and stores of the chunk's first block."""
         if self._streams.left <= 0:
             return
         pattern, delta = self._met
-        sectors, warps = pattern.sectors_before(self._first_lanes, delta)
-        if kind == "load":
-            self._streams.add(id(instruction), sectors, warps, self._stretch)
-        else:
-            self._streams.store(sectors)
+        sectors, wants, warps, lanes = pattern.sectors_before(self._first_lanes, delta)
+        if access.kind == "load":
+            self._streams.add(id(instruction), sectors, warps, self._stretch, wants)
+            return
+        self._streams.store(sectors)
+        halves = lanes * max(1, access.size // 16)
+        if access.size < 16:
+            halves = pattern.halves_before(self._first_lanes, delta)
+        size = lanes * access.size
+        key = id(instruction)
+        self._stores.add(key, sectors, wants, warps, size, halves, self._stretch)
 
     def bytes_touched(self, touched: TouchedBytes) -> None:
         self._pieces = [
@@ -357,6 +366,12 @@ class Time(Counters):
         room = sum(b.size for b in launch.buffers if b.space == "global")
         (read, lone), (written, lone_written) = bytes_of_buffers(self.gpu, self._pieces, scale)
         again, blocks = 0.0, int(np.prod(launch.grid))
+        starts = [buffer[0] for buffer in self._pieces[1]]
+        together = min(blocks, resident * self.gpu.sms)
+        stored, loaded = written + lone_written, (read + lone if read.size == written.size else 0.0)
+        refilled = refilled_bytes(
+            self.gpu, self._stores.in_part(starts), stored, loaded, blocks, together
+        )
         written, lone_read, lone_written = (
             float(of_buffers.sum()) for of_buffers in (written, lone, lone_written)
         )
@@ -372,6 +387,7 @@ class Time(Counters):
             lone_read=lone_read,
             lone_written=lone_written,
             again=again,
+            refilled=refilled,
             of_buffers=tuple((read + lone).tolist()),
             hottest=hottest,
             room=room,
@@ -405,9 +421,12 @@ class Time(Counters):
         )
         side_by_side = max(1.0, alone * min(blocks, resident * self.gpu.sms))
         lost = self._streams.lost(int(reused_bytes(self.gpu) / LINE_BYTES / side_by_side))
-        found = []
+        found, joined = [], self._stores.joined()
         for one in counted:
             key, sectors = id(one.instruction), one.counts["global_load_sectors"] / blocks
+            if key in joined:
+                share, filled = joined[key]
+                one = replace(one, joined=share, filled=filled)
             if sectors and key in lacking and not _past_l1(one):
                 missing, waiting = lacking[key]
                 missing = min(1.0, missing / followed[key] / sectors)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .caches import LINE_SECTORS, PIECE_SECTORS
+from .memory.caches import LINE_SECTORS, PIECE_SECTORS
 from .executions import (
     KINDS,
     PtxCounts,
@@ -19,7 +19,7 @@ from .executions import (
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode, codes
 from .schedule import MEETINGS, Latency, walk
-from .traffic import (
+from .memory.traffic import (
     ASKED,
     ATOMIC,
     UNEVEN,

@@ -53,6 +53,8 @@ class PtxCounts:
     alone: float | None = None
     lost_bytes: float = 0.0
     losing: float = 0.0
+    joined: float = 1.0
+    filled: float = 1.0
     of_warps: np.ndarray | None = None
     of_longest: float = 0.0
     origin: int = -1

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...events import Access, InstructionEvent
 from ...ptx.syntax import Instruction
-from ..caches import starts_of
+from ..memory.caches import starts_of
 from ..executions import BlockPlace, Places
 
 TURNS = 2  # steps in which lanes yield, of which those in one go on together

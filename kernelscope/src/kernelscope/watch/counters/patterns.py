@@ -11,7 +11,7 @@ import numpy as np
 from kernelscope.addresses import Packed
 
 from .atomics import count_atomic_passes, count_atomic_sectors
-from .traffic import SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors, count_wavefronts, distinct
+from .traffic import SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors, count_wavefronts, distinct, wanted
 
 _NONE = np.zeros(0, np.uint8)
 _PAGE = 4096  # bytes of which some may be touched, or none is
@@ -31,7 +31,8 @@ class Pattern:
         self._pieces: dict[tuple[int, int], int] = {}
         self._atomic_sectors: dict[int, int] = {}
         self._wavefronts: dict[tuple[int, str, int], tuple[int, int]] = {}
-        self._before: dict[tuple[int, int], tuple[np.ndarray, int]] = {}
+        self._before: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, int, int]] = {}
+        self._halves: dict[tuple[int, int], int] = {}
         self.touched: dict[tuple[int, str, int], set[int]] = {}
 
     @staticmethod
@@ -66,18 +67,32 @@ class Pattern:
             self._pieces[key] = count_sectors(self.lanes, moved)
         return self._pieces[key]
 
-    def sectors_before(self, lane: int, delta: int) -> tuple[np.ndarray, int]:
-        """(the distinct sectors of the lanes before one, ascending; how many warps these are of),
-        moved along.
+    def sectors_before(self, lane: int, delta: int) -> tuple[np.ndarray, np.ndarray, int, int]:
+        """(the distinct sectors of the lanes before one, ascending; how many warps want each; how
+        many warps these are of, and lanes), moved along.
         """
         key = lane, delta % SECTOR_BYTES
         if key not in self._before:
             count = int(np.searchsorted(self.lanes.lanes, lane))
             moved = self.address[:count] + np.uint64(key[1])
             warps = int(np.searchsorted(self.lanes.starts(32), count))
-            self._before[key] = distinct((moved // SECTOR_BYTES).astype(np.int64)), warps
-        sectors, warps = self._before[key]
-        return sectors + (delta - key[1]) // SECTOR_BYTES, warps
+            rows = np.zeros((0, 32), np.uint64)
+            if count:
+                some = self.lanes if count == self.lanes.size else Lanes(self.lanes.lanes[:count])
+                rows = some.rows(moved, 32)
+            wants = wanted((rows // SECTOR_BYTES).astype(np.int64))
+            self._before[key] = *wants, warps, count
+        sectors, wants, warps, count = self._before[key]
+        return sectors + (delta - key[1]) // SECTOR_BYTES, wants, warps, count
+
+    def halves_before(self, lane: int, delta: int) -> int:
+        """Distinct halves of sectors of the lanes before one, moved along."""
+        key = lane, delta % SECTOR_BYTES
+        if key not in self._halves:
+            count = int(np.searchsorted(self.lanes.lanes, lane))
+            moved = self.address[:count] + np.uint64(key[1])
+            self._halves[key] = distinct(moved // (SECTOR_BYTES // 2)).size
+        return self._halves[key]
 
     def atomic_sectors(self, delta: int) -> int:
         """The same where lanes on one address wait for each other."""

@@ -122,6 +122,16 @@ def count_copied_pieces(lanes: Lanes, source: np.ndarray, target: np.ndarray) ->
     return _count_distinct(lanes.rows(pieces, 32))
 
 
+def wanted(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the distinct values, ascending; in how many rows each is)."""
+    rows = np.sort(rows, axis=1)
+    new = np.ones(rows.shape, bool)
+    new[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    values = np.sort(rows[new])
+    first = np.flatnonzero(np.concatenate([values[:1] == values[:1], values[1:] != values[:-1]]))
+    return values[first], np.diff(first, append=values.size)
+
+
 def _count_distinct(rows: np.ndarray) -> int:
     """Distinct values in each row, added up."""
     if not (rows[:, 1:] >= rows[:, :-1]).all():

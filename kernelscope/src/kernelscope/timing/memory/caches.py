@@ -15,7 +15,7 @@ from math import gcd
 
 import numpy as np
 
-from ..watch.counters.traffic import Lanes
+from ...watch.counters.traffic import Lanes
 
 LINE_SECTORS, PIECE_SECTORS, SECTOR_BYTES = 4, 2, 32  # a piece: what DRAM moves at a time
 PIECE_BYTES = PIECE_SECTORS * SECTOR_BYTES
@@ -40,15 +40,18 @@ OFTEN = 64  # loads of an instruction whose lines are looked up, each
 LOOKED_UP = 32  # warps of a load, of all that do it together, whose lines are looked up
 STORE = -1  # in the place of a load's key
 LEAST_OF_LINE = 8  # blocks, of which a line through the places of their loads is taken
-NEAR = 8  # loads of a block that are so close keep what they share
+NEAR_LOADS = 8  # loads of a block that are so close keep what they share
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What one instruction of a block's warps loads or stores. sectors: ascending, each once."""
+    """What one instruction of a block's warps loads or stores. sectors: ascending, each once;
+    wants: how many of the warps want each.
+    """
 
     key: int
     sectors: np.ndarray
+    wants: np.ndarray
     warps: int
     stretch: int | None
     stores: bool = False
@@ -65,22 +68,29 @@ class SectorStreams:
         self._numbers: list[int] = []
         self.left = MOST_SECTORS
 
-    def begin(self, number: int = 0) -> None:
+    def begin(self, number: int) -> None:
         """The next block; number: its own in the grid."""
         self._requests.append([])
         self._numbers.append(number)
 
     def add(
-        self, key: int, sectors: np.ndarray, warps: int = 1, stretch: int | None = None
+        self,
+        key: int,
+        sectors: np.ndarray,
+        warps: int = 1,
+        stretch: int | None = None,
+        wants: np.ndarray | None = None,
     ) -> None:
         """Loads of the block that has begun. sectors: ascending, each once, one instruction's, of
-        so many warps; stretch: number of the straight code in which they stand, if others do too.
+        so many warps; stretch: number of the straight code in which they stand, if others do too;
+        wants: how many of the warps want each sector, None: one.
         """
-        self._add(_Request(key, sectors, warps, stretch))
+        wants = np.ones(sectors.size, np.int64) if wants is None else wants
+        self._add(_Request(key, sectors, wants, warps, stretch))
 
     def store(self, sectors: np.ndarray) -> None:
         """Stores of the block that has begun."""
-        self._add(_Request(0, sectors, 1, None, stores=True))
+        self._add(_Request(0, sectors, sectors, 1, None, stores=True))
 
     def _add(self, request: "_Request") -> None:
         if self.left > 0 and request.sectors.size:
@@ -94,7 +104,9 @@ class SectorStreams:
 
     @cached_property
     def _first(self) -> dict[int, tuple[int, int, int]]:
-        """Instruction key -> (requests, those that touch a piece first, such pieces)."""
+        """Instruction key -> (requests, those that want a piece which none has touched before, such
+        pieces).
+        """
         requests = [one for block in self._requests for one in block]
         found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
         if not requests:
@@ -102,12 +114,14 @@ class SectorStreams:
         pieces = np.concatenate([one.sectors for one in requests]) // PIECE_SECTORS
         whose = np.repeat(np.arange(len(requests)), [one.sectors.size for one in requests])
         _, at = np.unique(pieces, return_index=True)
+        wants = np.concatenate([one.wants for one in requests])
         new = np.bincount(whose[at], minlength=len(requests)).tolist()
-        for one, count in zip(requests, new, strict=True):
+        wanted = np.bincount(whose[at], wants[at], minlength=len(requests)).tolist()
+        for one, count, wanting in zip(requests, new, wanted, strict=True):
             if not one.stores:
                 of_key = found[one.key]
                 of_key[0] += one.warps
-                of_key[1] += min(one.warps, count)
+                of_key[1] += min(one.warps, wanting)
                 of_key[2] += count
         return found
 
@@ -278,12 +292,12 @@ def _of_a_block(
     """
     found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
     for group, lacking in zip(groups, absent, strict=True):
-        for key, warps, count in group.counts(lacking):
+        for key, warps, count, wanting in group.counts(lacking):
             if key == STORE:
                 continue
             of_key = found[key]
             of_key[0] += count
-            of_key[1] += min(count, warps)
+            of_key[1] += min(wanting, warps)
             of_key[2] += warps
     blocks = sum(group.count for group in groups)
     return defaultdict(
@@ -296,7 +310,7 @@ class _Stream:
     """The loads and stores of one block: a store, too, leaves its sectors in L1.
 
     sectors: of all, one request after another, so many of each; loaded: those of loads; near: those
-    that the block has just touched, by one of the NEAR loads before in the same straight code. A
+    that the block has just touched, by one of the NEAR_LOADS before in the same straight code. A
     warp issues these one right behind the other, where the simulator has all warps of a block do
     the first of them before the next; that another warp of the block may have touched them is left
     as it is.
@@ -306,6 +320,7 @@ class _Stream:
         self.whose = [(STORE if one.stores else one.key, one.warps) for one in requests]
         self.sizes = np.array([one.sectors.size for one in requests])
         self.sectors = np.concatenate([one.sectors for one in requests])
+        self.wants = np.concatenate([one.wants for one in requests])
         self.loaded = np.repeat([not one.stores for one in requests], self.sizes)
         number = np.repeat(np.arange(len(requests)), self.sizes)
         stretch = [
@@ -316,7 +331,7 @@ class _Stream:
         before, again = order[:-1], order[1:]
         same = (self.sectors[before] == self.sectors[again]) & (stretch[before] == stretch[again])
         self.near = np.zeros(self.sectors.size, bool)
-        self.near[again] = same & (number[again] - number[before] <= NEAR)
+        self.near[again] = same & (number[again] - number[before] <= NEAR_LOADS)
 
 
 class _Together:
@@ -332,17 +347,22 @@ class _Together:
         self._order = np.argsort(np.repeat(np.concatenate(when), self._sizes), kind="stable")
         self.sectors = np.concatenate([stream.sectors for stream in streams])[self._order]
         self.near = np.concatenate([stream.near for stream in streams])[self._order]
+        self._wants = np.concatenate([stream.wants for stream in streams])
 
     def absent(self, lines: int) -> np.ndarray:
         """(sectors,) bool: what a cache of so many lines lacks, if it is empty before."""
         return ~hits(self.sectors, lines) & ~self.near
 
-    def counts(self, absent: np.ndarray) -> list[tuple[int, int, int]]:
-        """[(instruction key, warps, absent sectors), ...] of each request."""
+    def counts(self, absent: np.ndarray) -> list[tuple[int, int, int, int]]:
+        """[(instruction key, warps, absent sectors, how often a warp wants one), ...] of each
+        request: all that want a sector wait while it is on its way.
+        """
         of_request = np.empty(absent.size, bool)
         of_request[self._order] = absent
-        sums = np.add.reduceat(of_request, np.cumsum(self._sizes) - self._sizes).tolist()
-        return [(*who, count) for who, count in zip(self._whose, sums, strict=True)]
+        starts = np.cumsum(self._sizes) - self._sizes
+        sums = np.add.reduceat(of_request, starts).tolist()
+        wanting = np.add.reduceat(of_request * self._wants, starts).tolist()
+        return [(*who, *two) for who, *two in zip(self._whose, sums, wanting, strict=True)]
 
 
 def some_warps(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..events import Access, InstructionEvent, MachineView
+from ...events import Access, InstructionEvent, MachineView
 from .caches import LINE_SECTORS, SECTOR_BYTES, starts_of
 
 MOST_PARTS = 256  # until they are merged

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ptx.syntax import Address
 from .caches import PIECE_BYTES, SECTOR_BYTES
-from .executions import PtxCounts, bits_of, is_swap
-from .gpus import GpuConstants
-from .machine_code import Code
+from ..executions import PtxCounts, bits_of, is_swap
+from ..gpus import GpuConstants
+from ..machine_code import Code
 
 # Clocks in which an SM sends to L2 a load's request of a line, a store's, and a sector that it
 # stores: 1.02, 2.05 and 1.05 on an H200, with 1 block as with 66.
@@ -29,10 +28,6 @@ WHOLE_LINES = 3.0  # sectors of each line of a load, from which on its lanes loa
 # Such loads are faster where all SMs load the same few bytes: of half of L2 by 1.13 of l2_gbps, and
 # for each halving of it by so much more, down to 2 MiB (an H200's probe).
 FEW_FASTER, EACH_HALVING, FASTEST = 1.13, 0.065, 1.4
-WHOLE = 0.99  # share of a sector: as much is all of it
-# Lines of a store's request, if L1 joins it with others; share of its sectors that leaves at least:
-# 4 words of a thread, one after another, took 8 ps a line, where whole sectors take 16.
-MOST_JOINED, JOINED = 16, 0.5
 LONE_READ, LONE_WRITE = 1.5, 4.0  # pieces of a stream that a piece by itself costs DRAM
 ANY_TIME = 0.2  # of a block, as a standard difference: of two times without an order it is 0.41
 EVEN = 2.0  # times that chance: below, what is more comes from pieces that many blocks load
@@ -55,6 +50,7 @@ class Reuse:
     lone_read: float = 0.0
     lone_written: float = 0.0
     again: float = 0.0
+    refilled: float = 0.0
     hottest: float = 0.0
     room: float = np.inf
     halves: float = np.inf
@@ -138,8 +134,6 @@ class Traffic:
         self.matches: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.sent: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.first_bytes, self.lost_bytes = 0.0, 0.0
-        counted = list(counted)
-        joined = joined_stores(counted)
         for one in counted:
             kind = one.kind
             if one.counts["match_values"]:
@@ -166,7 +160,7 @@ class Traffic:
             lines = counts[f"global_{way}_lines"]
             self.sent[key] += {
                 "load": one.l1_missing * ASKED * lines,
-                "store": joined.get(id(one), 1.0) * max(STORED * lines, STORED_SECTOR * sectors),
+                "store": one.joined * max(STORED * lines, STORED_SECTOR * sectors),
                 "atomic": STORED * lines,
             }[way]
             words = max(1, bits_of(one.instruction) // 32) if kind == "global load" else 0
@@ -182,7 +176,7 @@ class Traffic:
             near = whole if sectors >= WHOLE_LINES * lines else 1.0
             in_l2 = {
                 "load": near * max(sectors, LINE_LOAD * lines),
-                "store": sectors_stored(one, joined) if way == "store" else 0.0,
+                "store": sectors_stored(one) if way == "store" else 0.0,
                 "atomic": atomic * sectors,
             }
             self.l2_sectors[key] += one.l1_missing * in_l2[way]
@@ -219,42 +213,14 @@ def filled_share(one: PtxCounts) -> float:
     return min(1.0, size / (SECTOR_BYTES * one.counts["global_store_sectors"]))
 
 
-def joined_stores(counted: list[PtxCounts]) -> dict[int, float]:
-    """PtxCounts of a store to global memory, by its id -> share of its sectors that leaves L1, of
-    those that L1 joins with others.
-
-    These are of one basic block beside one address, fill sectors together, and have few lines each:
-    eight words of a thread; not 64 words, or 16 of 16 bytes that a thread has beside lines of
-    others.
-    """
-    parts: defaultdict[tuple, list[PtxCounts]] = defaultdict(list)
-    for one in counted:
-        if one.counts["global_store_sectors"] and not one.merged and filled_share(one) <= 0.5:
-            if one.counts["global_store_lines"] <= MOST_JOINED * one.executions:
-                parts[one.place.block, _base(one)].append(one)
-    found = {}
-    for block in parts.values():
-        share = sum(map(filled_share, block))
-        if round(share) and abs(share - round(share)) < 1 - WHOLE:
-            found |= {id(one): JOINED for one in block}
-    return found
-
-
-def sectors_stored(one: PtxCounts, joined: dict[int, float]) -> float:
+def sectors_stored(one: PtxCounts) -> float:
     """Return the sectors that a store to global memory costs L2."""
     sectors, lines = one.counts["global_store_sectors"], one.counts["global_store_lines"]
     if not sectors:
         return 0.0
-    if id(one) in joined:
-        return sectors * joined[id(one)]
-    in_part = min(1.0, 2 * (1 - filled_share(one)))  # of a stretch its two ends
-    return sectors * (1 + PART_STORED * in_part) + LINE_STORE * lines
-
-
-def _base(one: PtxCounts) -> str:
-    """The register of a store's address."""
-    bases = (o.base for o in one.instruction.operands if isinstance(o, Address))
-    return str(next(bases, ""))
+    filled = one.filled if one.joined < 1 else filled_share(one)
+    in_part = min(1.0, 2 * (1 - filled))  # of a stretch its two ends
+    return one.joined * (sectors * (1 + PART_STORED * in_part) + LINE_STORE * lines)
 
 
 @dataclass(frozen=True)
@@ -322,7 +288,7 @@ def dram_traffic(gpu: GpuConstants, reuse: Reuse, traffic: Traffic) -> DramTraff
     lost, lone_read = traffic.lost_bytes, missed * reuse.lone_read + reuse.again
     moved = copy_bytes(gpu, outside * reuse.read + lost, outside * reuse.written)
     moved += LONE_READ * lone_read * gpu.dram_gbps / gpu.read_gbps
-    moved += missed * LONE_WRITE * reuse.lone_written
+    moved += missed * (LONE_WRITE * reuse.lone_written + reuse.refilled)
     crossed = outside * (reuse.read + reuse.written) + missed * lone + lost + reuse.again
     looked_up = MISSED * LINE_LOAD * SECTOR_BYTES / PIECE_BYTES * lone_read
     return DramTraffic(
