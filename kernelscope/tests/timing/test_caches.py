@@ -15,6 +15,7 @@ from kernelscope.timing.memory.caches import (
     times_since,
     window_of,
 )
+from kernelscope.timing.memory.traffic import alone_in_buffers
 
 
 def sectors_of(address):
@@ -144,7 +145,7 @@ def test_half_of_the_requests_wait():
 
 
 def test_blocks_side_by_side_share_what_they_load():
-    """Both read one line of weights and 32 of their own: one of them waits for the weights."""
+    """Both read one line of weights and 32 of their own: one loads the weights, both wait."""
     streams = SectorStreams()
     for block in range(2):
         streams.begin(0)
@@ -153,7 +154,30 @@ def test_blocks_side_by_side_share_what_they_load():
             first = 4096 + (32 * block + line) * 128
             streams.add(2, sectors_of(np.arange(first, first + 128, 4, dtype=np.uint64)))
     assert streams.misses(100, resident=1) == {1: (4.0, 1.0), 2: (128.0, 1.0)}
-    assert streams.misses(100, resident=2) == {1: (2.0, 0.5), 2: (128.0, 1.0)}
+    assert streams.misses(100, resident=2) == {1: (2.0, 1.0), 2: (128.0, 1.0)}
+
+
+@pytest.mark.parametrize(("later", "waiting"), [(0, 1.0), (1, 0.5)])
+def test_blocks_wait_for_what_the_same_request_of_others_loads(later, waiting):
+    """Both read 32 lines of a table; the second, with a request before that, finds them there."""
+    streams = SectorStreams()
+    for block in range(2):
+        streams.begin(block)
+        for line in [1000] * (later * block) + [*range(32)]:
+            streams.add(line // 1000, sectors_of(np.arange(32, dtype=np.uint64) * 4 + 128 * line))
+    assert streams.misses(100, resident=2)[0] == (64.0, waiting)
+
+
+@pytest.mark.parametrize(("wants", "waiting"), [(None, 0.125), ([8, 1, 1, 1], 1.0), ([2, 1], 0.375)])
+def test_all_warps_wait_that_want_a_sector_on_its_way(wants, waiting):
+    """Of eight; of two sectors that two and one of them want, three of eight."""
+    streams = SectorStreams()
+    for _ in range(2):  # the second time L1 has them
+        streams.begin(0)
+        sectors = 100 * np.arange(len(wants) if wants else 1)
+        streams.add(1, sectors, warps=8, wants=None if wants is None else np.array(wants))
+    assert streams.misses(100, resident=1)[1][1] == waiting
+    assert streams.first_touches()[1][1] == waiting / 2
 
 
 def test_blocks_side_by_side_push_each_other_out():
@@ -179,8 +203,8 @@ def test_blocks_find_what_blocks_before_them_have_left():
         streams.add(1, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
         first = 4096 + 128 * block
         streams.add(2, sectors_of(np.arange(first, first + 128, 4, dtype=np.uint64)))
-    assert streams.misses(100, resident=2) == {1: (2.0, 0.5), 2: (4.0, 1.0)}
-    assert streams.misses(100, resident=2, rounds=4) == {1: (0.5, 0.125), 2: (4.0, 1.0)}
+    assert streams.misses(100, resident=2) == {1: (2.0, 1.0), 2: (4.0, 1.0)}
+    assert streams.misses(100, resident=2, rounds=4) == {1: (0.5, 0.25), 2: (4.0, 1.0)}
 
 
 def test_what_a_cache_has_lost_before_it_is_loaded_again():
@@ -275,30 +299,8 @@ def test_a_gather_is_less_alone_than_the_stream_beside_it():
     streams = streams_of(2, lambda block: range(64 * block, 64 * block + 64))
     for request in (1 << 20, (1 << 20) + 64):
         streams.add(2, sectors_of(np.array([request], np.uint64)))
+    buffers = streams.buffers([0, 1 << 20])
     touched = {1: 2 * 64 * 64.0, 2: 2 * 8 * 64.0}
-    found = streams.alone([0, 1 << 20], [2 * 64 * 64.0, 8 * 64.0], touched)
+    found = alone_in_buffers(buffers, [2 * 64 * 64.0, 8 * 64.0], touched)
     assert found == {1: 1.0, 2: 0.5}
-    assert streams.alone([1 << 21], [1.0], touched) == {}
-
-
-@pytest.mark.parametrize("of_block", [8, 3, 6, 15])
-@pytest.mark.parametrize("warps", [8, 60, 96, 512, 960])
-def test_some_warps_are_of_all_places_in_a_block(warps, of_block):
-    """Of every second lane of so many warps, in blocks of eight, of three and so on."""
-    lanes = np.arange(0, 32 * warps, 2)
-    some, address = some_warps(lanes, 4 * lanes, warps, of_block)
-    assert np.array_equal(address, 4 * some)
-    chosen = np.unique(some // 32)
-    assert some.size == 16 * len(chosen)
-    assert len(chosen) == warps if warps < 64 else 13 <= len(chosen) <= 40
-    assert len({*(chosen % of_block).tolist()}) == min(of_block, len(chosen))
-
-
-def test_lookups_of_many_loads_follow_those_of_each_fourth():
-    """A line for each lane, then one for all: loads between have what one before them had."""
-    lookups, lanes = Lookups(1), np.arange(32)
-    apart, together = (np.uint64(size) * lanes.astype(np.uint64) for size in (128, 4))
-    found = [lookups.of_load(1, 4, apart, lanes, 1) for _ in range(OFTEN + 9)]
-    assert {*found} == {lookups_of(apart[None], 4)} and found[0] > 1
-    after = [lookups.of_load(1, 4, together, lanes, 1) for _ in range(8)]
-    assert after[0] == found[0] and after[-4:] == [1.0] * 4
+    assert streams.buffers([1 << 21]) == {} == alone_in_buffers({}, [1.0], touched)

@@ -1,5 +1,7 @@
 """What machine code says of its time: register banks, requests that queue."""
 
+import itertools
+
 import numpy as np
 import pytest
 from kernelscope import RawKernel, observe
@@ -72,6 +74,19 @@ def test_a_warp_waits_for_the_last_of_its_loads(loads, waiting, longer):
     found = walk(segments, {}, lambda _: Latency(30.0, waiting, 200.0, longer, 300.0), lambda _: 0)
     expected = 200 * (1 - (1 - waiting) ** loads) + 300 * (1 - (1 - longer) ** loads)
     assert found.clocks[0] == pytest.approx(30 + loads + expected, rel=0.05)
+
+
+def test_loads_in_step_wait_the_same_times():
+    """Of two, each in half of the times; those that wait seldom keep their own times."""
+    segments = (Segment([code("LDG", sets=0)] * 2 + [code("FADD", waits=1)]),)
+
+    def clocks(*waiting):
+        often = itertools.cycle(waiting)
+        latency = lambda _: Latency(30.0, next(often), 200.0, in_step=True)  # noqa: E731
+        return walk(segments, {}, latency, lambda _: 0).clocks[0] - 32
+
+    assert clocks(0.5, 0.5, 0.0) == pytest.approx(200 * 0.5, rel=0.05)
+    assert clocks(0.5, 0.25, 0.0) == pytest.approx(200 * (1 - 0.5 * 0.75), rel=0.05)
 
 
 @pytest.mark.parametrize("length", [20, 200])

@@ -430,6 +430,44 @@ def test_what_a_store_of_a_line_costs_l2(stride, of_line):
     assert found.bounds["L2"] == pytest.approx(32 * sectors / H200.l2_gbps / 1e3, rel=0.01)
 
 
+TABLES = """extern "C" __global__ void sectors(const float* __restrict__ x, float* y, int n, int apart)
+{
+    const int warps = blockDim.x / 32, w = threadIdx.x / 32, l = threadIdx.x % 8;
+    const float* own = x + blockIdx.x * apart * 8;
+    float s = 0;
+#pragma unroll 8
+    for (int k = w; k < n; k += warps) s += own[k % n * 8 + l];
+    y[blockIdx.x * blockDim.x + threadIdx.x] = s;
+}
+extern "C" __global__ void gather(const float4* __restrict__ x, float* y, int n, int apart)
+{
+    const float4* own = x + blockIdx.x * apart * 2;
+    unsigned h = (blockIdx.x * blockDim.x + threadIdx.x) * 2654435761u;
+    h ^= h >> 15;
+    h *= 2246822519u;
+    h ^= h >> 13;
+    const float4 a = own[h % (n * 2)], b = own[(h >> 12) % (n * 2)];
+    y[blockIdx.x * blockDim.x + threadIdx.x] = a.x + b.y;
+}
+"""
+
+
+@pytest.mark.parametrize(("kernel", "sectors", "own", "measured"), [
+    ("sectors", 256, 0, 8.23), ("sectors", 256, 1, 8.32), ("gather", 256, 0, 2.51),
+    ("gather", 256, 1, 1.84), ("gather", 1024, 0, 3.27), ("gather", 1024, 1, 2.58),
+])  # fmt: skip
+def test_blocks_that_load_one_table_together(kernel, sectors, own, measured):
+    """Microseconds of an H200: 528 blocks wait for a table's sectors together, as long as if each
+    had its own; where they gather from it, L2 takes longer.
+    """
+    x = np.zeros(8 * sectors * (1 + 527 * own), np.float32)
+    y = np.zeros(528 * 256, np.float32)
+    call = RawModule(code=TABLES, backend="simulator").get_function(kernel)
+    with observe(Time("h200", blocks=64)) as seen:
+        call((528,), (256,), (x, y, np.int32(sectors), np.int32(own * sectors)))
+    assert seen.total_us == pytest.approx(measured, rel=0.17)
+
+
 def test_stores_that_fill_their_sectors_together_leave_l1_as_fewer():
     """Four floats of a thread, one after another, or three of them, which leave a part."""
     x, y = np.zeros(256, np.float32), np.zeros(256 * 8, np.float32)

@@ -15,6 +15,7 @@ from kernelscope.timing.memory.traffic import (
     Traffic,
     bytes_of_buffers,
     dram_traffic,
+    few_lines,
     near_share,
     sectors_stored,
     shared_by_blocks,
@@ -50,6 +51,15 @@ def test_all_sms_load_a_few_megabytes_faster_than_many(mib, measured):
     assert H200.l2_gbps / share / 1e3 == pytest.approx(measured, rel=0.04)
     assert near_share(H200, 1e8) == 1
     assert near_share(H200, 30.01 * 2**20) == pytest.approx(near_share(H200, 30 * 2**20), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kib", "longer"), [(4, 2.7), (8, 3.7), (16, 1.9), (32, 1.5), (64, 0.3), (128, 0.3)]
+)
+def test_parts_of_lines_of_a_small_table_wait_for_each_other(kib, longer):
+    """What blocks that gather from one table took more on an H200, of the time of L2."""
+    assert few_lines(1024 * kib) - 1 == pytest.approx(longer, abs=0.8)
+    assert few_lines(1e9) == pytest.approx(1, abs=0.01)
 
 
 def test_whole_lines_that_fit_l2_cost_less_than_their_sectors():

@@ -37,7 +37,14 @@ from .model import Prediction, predict
 from .report import text
 from .results import match_values, slow_paths
 from .memory.stores import Stores, refilled_bytes
-from .memory.traffic import Reuse, bytes_of_buffers, kept_bytes, reused_bytes, shared_by_blocks
+from .memory.traffic import (
+    Reuse,
+    alone_in_buffers,
+    bytes_of_buffers,
+    kept_bytes,
+    reused_bytes,
+    shared_by_blocks,
+)
 from .warps import Apart, LongestWarps, Unevenness, unevenness
 from .work import LaunchShape, l1_lines, resident_blocks, work_of
 
@@ -51,6 +58,7 @@ ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run aft
 # Of a store: requests for each sector within its reach, from which on they are followed. Time of a
 # request behind one of the same line, in ns: 60,000 on each of 32 stretches took an H200 134 us.
 SEVERAL, STORE_NS = 4, 2.2
+BESIDE = 32  # instructions between two stores at most, if L1 joins them
 _ASKED_MORE = ("atom.", "red.", "match.", "div.", "rcp.", "sqrt.")
 _PAST_L1 = frozenset(("cg", "cv", "volatile", "relaxed", "acquire"))  # of loads
 
@@ -147,6 +155,7 @@ class Time(Counters):
         self._apart = Apart(places, steps_that_yield(launch.source, machine) if machine else ())
         self._events = 0
         self._stretch, self._at = 0, 0  # of straight code: its number, place of the instruction
+        self._runs, self._stored_at, self._run_of = 0, 0, 0  # of stores that stand beside each other
         self._lookups = Lookups(launch.warps)
         # Executions of each instruction, by its id: by all warps of a block, by single ones.
         self._by_all: Counter[int] = Counter()
@@ -268,12 +277,14 @@ class Time(Counters):
             self._streams.add(id(instruction), sectors, warps, self._stretch, wants)
             return
         self._streams.store(sectors)
+        self._runs += self._events - self._stored_at > BESIDE or self._stretch != self._run_of
+        self._stored_at, self._run_of = self._events, self._stretch
         halves = lanes * max(1, access.size // 16)
         if access.size < 16:
             halves = pattern.halves_before(self._first_lanes, delta)
         size = lanes * access.size
         key = id(instruction)
-        self._stores.add(key, sectors, wants, warps, size, halves, self._stretch)
+        self._stores.add(key, sectors, wants, warps, size, halves, self._runs)
 
     def bytes_touched(self, touched: TouchedBytes) -> None:
         self._pieces = [
@@ -414,8 +425,9 @@ class Time(Counters):
         }
         touched = blocks * PIECE_BYTES * sum(pieces for pieces, _ in first.values())
         alone = min(1.0, (reuse.read + reuse.lone_read) / touched) if touched else 1.0
-        alone_in = self._streams.alone(
-            [buffer[0] for buffer in self._pieces[0]],
+        buffers = self._streams.buffers([buffer[0] for buffer in self._pieces[0]])
+        alone_in = alone_in_buffers(
+            buffers,
             reuse.of_buffers,
             {key: blocks * PIECE_BYTES * pieces for key, (pieces, _) in first.items()},
         )
@@ -431,6 +443,8 @@ class Time(Counters):
                 missing, waiting = lacking[key]
                 missing = min(1.0, missing / followed[key] / sectors)
                 one = replace(one, l1_missing=missing, l1_waiting=waiting)
+            if key in buffers:
+                one = replace(one, buffer_bytes=reuse.of_buffers[buffers[key]])
             if key in first:
                 pieces, touching = first[key]
                 again, share = lost[key]

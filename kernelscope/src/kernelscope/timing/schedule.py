@@ -33,7 +33,8 @@ BRANCHES = ("BRA", "BRX", "JMP", "JMX", "BREAK", "BSYNC")
 
 class Latency(NamedTuple):
     """Clocks until a result. sure: always; waiting: share of the times in which it takes `more`
-    besides; longer: ... in which it takes `most` besides both.
+    besides; longer: ... in which it takes `most` besides both; in_step: the same times as others of
+    the segment that wait as often, as loads of one place do that is moved along.
     """
 
     sure: float
@@ -41,6 +42,7 @@ class Latency(NamedTuple):
     more: float = 0.0
     longer: float = 0.0
     most: float = 0.0
+    in_step: bool = False
 
     def at(self, chance: float) -> float:
         """chance: 0 to 1, evenly spread."""
@@ -70,9 +72,12 @@ def walk(
     latency: clocks until a result; passes: clocks of the memory pipe, in which requests queue.
     """
     rates = itertools.cycle(_RATES)
-    steps = [
-        [_Step.of(code, latency(code), passes(code), rates) for code in s.code] for s in segments
-    ]
+    steps = []
+    for segment in segments:
+        shared: dict[float, float] = {}  # of loads in step: how often they wait -> their rate
+        steps.append(
+            [_Step.of(one, latency(one), passes(one), rates, shared) for one in segment.code]
+        )
     taken: defaultdict[tuple[int, int], int] = defaultdict(int)
     clocks, visits = np.zeros(len(segments)), np.zeros(len(segments))
     by_line = [defaultdict(float) for _ in segments]
@@ -126,12 +131,21 @@ class _Step(NamedTuple):
     rate: float  # of its chances from one visit to the next
 
     @classmethod
-    def of(cls, code: Code, latency: Latency, passes: float, rates: Iterator[float]) -> "_Step":
+    def of(
+        cls,
+        code: Code,
+        latency: Latency,
+        passes: float,
+        rates: Iterator[float],
+        shared: dict[float, float],
+    ) -> "_Step":
         spent = code.spent + (latency.sure if code.name in MEETINGS else 0.0)
         sets = code.sets if code.sets < _SETS and code.name != "LDGDEPBAR" else -1
         frees = code.frees if code.frees < _SETS else -1
         copies = code.name in ("DEPBAR", "LDGDEPBAR", "LDGSTS")
         rate = next(rates) if latency.waiting else 0.0
+        if latency.in_step:
+            rate = shared.setdefault(round(latency.waiting, 2), rate)
         return cls(code, latency, passes, code.waits, sets, frees, spent, code.line, copies, rate)
 
 

@@ -50,6 +50,7 @@ FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block o
 # Standard deviations of the latency of a load that L2 has, or DRAM, on an H200 with nothing else.
 L2_SPREAD, DRAM_SPREAD = 19.0, 168.0
 PIECES_OF_LINE = LINE_SECTORS // PIECE_SECTORS  # of DRAM
+ONE_SECTOR = 1.01  # of a request: its warps load one place, moved along from one to the next
 STEP_CLOCKS = 100.0  # of DRAM's latency, by which the chain is walked again
 _WIDE = {64: 1.07, 128: 2.16}  # clocks of a wide load of shared memory whose lanes read one place
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
@@ -354,7 +355,8 @@ def load_latency(traffic: Traffic, code: Code, gpu: GpuConstants, dram_share: Dr
     lines = max(1.0, lines / waiting) if waiting else 1.0
     in_l2 += L2_SPREAD * last_of(lines) + max(0.0, ASKED * lines - 1 - passes)
     beyond = gpu.dram_clocks - gpu.l2_clocks + DRAM_SPREAD * last_of(pieces / PIECES_OF_LINE)
-    return Latency(sure, waiting, in_l2, in_dram, beyond)
+    in_step = load.counts["global_load_sectors"] <= ONE_SECTOR * load.executions
+    return Latency(sure, waiting, in_l2, in_dram, beyond, in_step)
 
 
 def last_of(count: float) -> float:

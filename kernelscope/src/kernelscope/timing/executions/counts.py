@@ -35,7 +35,9 @@ class PtxCounts:
     requests that wait for any; first_bytes: of the pieces of DRAM that it touches before any other,
     None: not followed; touching: share of its requests that do; alone: share of these pieces that
     no other block touches, None: not known; lost_bytes: that it loads again when L2 has lost them;
-    losing: share of its requests that do; of_warps: (warps of a block,) executions, summed over
+    losing: share of its requests that do; buffer_bytes: distinct ones that the launch reads of its
+    buffer; joined: share of the sectors that it stores which leaves L1, filled: how much of each of
+    these it fills; of_warps: (warps of a block,) executions, summed over
     blocks; of_longest: those of a block's longest warp between two barriers, summed too; origin:
     its number among the PTX instructions of its module.
     """
@@ -53,6 +55,7 @@ class PtxCounts:
     alone: float | None = None
     lost_bytes: float = 0.0
     losing: float = 0.0
+    buffer_bytes: float = np.inf
     joined: float = 1.0
     filled: float = 1.0
     of_warps: np.ndarray | None = None

@@ -132,28 +132,16 @@ class SectorStreams:
         blocks = max(1, len(self.streams))
         return {key: (new / blocks, some / n) for key, (n, some, new) in self._first.items()}
 
-    def alone(
-        self, starts: Sequence[int], read: Sequence[float], touched: dict[int, float]
-    ) -> dict[int, float]:
-        """Return instruction key -> of what all blocks touch first of its buffer, the share that no
-        other block has.
-
-        starts, read: first byte of each buffer, ascending, and distinct bytes read of it; touched:
-        key -> bytes that blocks touch first, each for itself.
+    def buffers(self, starts: Sequence[int]) -> dict[int, int]:
+        """Return the key of each load -> number of its buffer. starts: first byte of each buffer,
+        ascending.
         """
-        places = {}  # key -> buffer
+        found = {}
         for one in (one for block in self._requests for one in block if not one.stores):
-            if one.key not in places:
+            if one.key not in found:
                 address = int(one.sectors[0]) * SECTOR_BYTES + SECTOR_BYTES - 1
-                places[one.key] = bisect(starts, address) - 1
-        of_buffer: Counter[int] = Counter()
-        for key, size in touched.items():
-            of_buffer[places[key]] += size
-        return {
-            key: min(1.0, read[places[key]] / of_buffer[places[key]])
-            for key in touched
-            if places[key] >= 0 and of_buffer[places[key]]
-        }
+                found[one.key] = bisect(starts, address) - 1
+        return {key: number for key, number in found.items() if number >= 0}
 
     def followed(self, key: int, requests: float) -> float:
         """Return the share of a block's requests of an instruction that the sequences have: all,
@@ -278,21 +266,21 @@ class SectorStreams:
             )
             absent = np.split(whole, np.cumsum([group.sectors.size for group in groups])[:-1])
             absent = [one & ~group.near for one, group in zip(absent, groups, strict=True)]
-            groups, absent = groups[1:], absent[1:]
-        else:
-            absent = [group.absent(max(1, lines * group.count // resident)) for group in groups]
-        return _of_a_block(groups, absent)
+            return _of_a_block(groups[1:], absent[1:])
+        absent = [group.absent(max(1, lines * group.count // resident)) for group in groups]
+        late = [group.on_its_way(one) for group, one in zip(groups, absent, strict=True)]
+        return _of_a_block(groups, absent, late)
 
 
 def _of_a_block(
-    groups: list["_Together"], absent: list[np.ndarray]
+    groups: list["_Together"], absent: list[np.ndarray], late: list[np.ndarray] | None = None
 ) -> dict[int, tuple[float, float]]:
     """Instruction key -> (absent sectors of a block, share of the requests that lack any), none and
-    0 where there is none.
+    0 where there is none. late: those of others that are not there as yet.
     """
     found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
-    for group, lacking in zip(groups, absent, strict=True):
-        for key, warps, count, wanting in group.counts(lacking):
+    for group, lacking, coming in zip(groups, absent, late or absent, strict=True):
+        for key, warps, count, wanting in group.counts(lacking, lacking | coming):
             if key == STORE:
                 continue
             of_key = found[key]
@@ -348,20 +336,33 @@ class _Together:
         self.sectors = np.concatenate([stream.sectors for stream in streams])[self._order]
         self.near = np.concatenate([stream.near for stream in streams])[self._order]
         self._wants = np.concatenate([stream.wants for stream in streams])
+        numbers = np.concatenate([np.arange(len(one.whose)) for one in streams])
+        self._number = np.repeat(numbers, self._sizes)[self._order]  # of the request in its block
 
     def absent(self, lines: int) -> np.ndarray:
         """(sectors,) bool: what a cache of so many lines lacks, if it is empty before."""
         return ~hits(self.sectors, lines) & ~self.near
 
-    def counts(self, absent: np.ndarray) -> list[tuple[int, int, int, int]]:
-        """[(instruction key, warps, absent sectors, how often a warp wants one), ...] of each
+    def on_its_way(self, absent: np.ndarray) -> np.ndarray:
+        """(sectors,) bool: what the same request of another block lacks too, so that it is on its
+        way from L2: the blocks have begun together.
+        """
+        order = np.argsort(self.sectors, kind="stable")
+        sectors, number, lacking = self.sectors[order], self._number[order], absent[order]
+        last = np.maximum.accumulate(np.where(lacking, np.arange(order.size), 0))
+        found = np.empty(order.size, bool)
+        found[order] = lacking[last] & (sectors[last] == sectors) & (number[last] == number)
+        return found
+
+    def counts(self, absent: np.ndarray, late: np.ndarray) -> list[tuple[int, int, int, int]]:
+        """[(instruction key, warps, absent sectors, how often a warp wants a late one), ...] of each
         request: all that want a sector wait while it is on its way.
         """
-        of_request = np.empty(absent.size, bool)
-        of_request[self._order] = absent
         starts = np.cumsum(self._sizes) - self._sizes
+        of_request, of_late = np.empty(absent.size, bool), np.empty(absent.size, bool)
+        of_request[self._order], of_late[self._order] = absent, late
         sums = np.add.reduceat(of_request, starts).tolist()
-        wanting = np.add.reduceat(of_request * self._wants, starts).tolist()
+        wanting = np.add.reduceat(of_late * self._wants, starts).tolist()
         return [(*who, *two) for who, *two in zip(self._whose, sums, wanting, strict=True)]
 
 
