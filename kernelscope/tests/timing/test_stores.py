@@ -80,8 +80,8 @@ def test_halves_of_sectors_are_told_from_other_pieces():
 FAR = 64 * kept_bytes(H200)  # bytes of a buffer
 
 
-def refilled(part, blocks, together, read=0.0, size=FAR):
-    return refilled_bytes(H200, [part], np.array([size]), np.array([read]), blocks, together)
+def refilled(part, blocks, together, whole=0.0, size=FAR):
+    return refilled_bytes(H200, [part], np.array([size]), np.array([whole]), blocks, together)
 
 
 def test_what_stays_in_part_is_filled_once():
@@ -91,7 +91,7 @@ def test_what_stays_in_part_is_filled_once():
     for of_line, of_sector in ((4.0, 32), (1.0, LONE_READ * 64)):
         part = PartStores(sectors, 1.0, 0.5, of_line=of_line)
         assert refilled(part, blocks, 100) == pytest.approx(FAR / 32 * of_sector)
-        assert refilled(part, blocks, 100, read=FAR) == 0
+        assert refilled(part, blocks, 100, whole=FAR) == 0
 
 
 @pytest.mark.parametrize("halves", [False, True])

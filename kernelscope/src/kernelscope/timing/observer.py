@@ -376,13 +376,11 @@ class Time(Counters):
     def _reuse(self, launch: Launch, scale: float, resident: int) -> Reuse:
         room = sum(b.size for b in launch.buffers if b.space == "global")
         (read, lone), (written, lone_written) = bytes_of_buffers(self.gpu, self._pieces, scale)
-        again, blocks = 0.0, int(np.prod(launch.grid))
-        starts = [buffer[0] for buffer in self._pieces[1]]
-        together = min(blocks, resident * self.gpu.sms)
-        stored, loaded = written + lone_written, (read + lone if read.size == written.size else 0.0)
-        refilled = refilled_bytes(
-            self.gpu, self._stores.in_part(starts), stored, loaded, blocks, together
-        )
+        again, blocks, touched = 0.0, int(np.prod(launch.grid)), read + lone
+        both, at_a_time = written + lone_written, min(blocks, resident * self.gpu.sms)
+        whole = lone_written + (touched if touched.size == both.size else 0.0)
+        in_part = self._stores.in_part([first for first, *_ in self._pieces[1]])
+        refilled = refilled_bytes(self.gpu, in_part, both, whole, blocks, at_a_time)
         written, lone_read, lone_written = (
             float(of_buffers.sum()) for of_buffers in (written, lone, lone_written)
         )
@@ -400,6 +398,7 @@ class Time(Counters):
             again=again,
             refilled=refilled,
             of_buffers=tuple((read + lone).tolist()),
+            touched=tuple(touched.tolist()),
             hottest=hottest,
             room=room,
             halves=halves,
@@ -444,7 +443,7 @@ class Time(Counters):
                 missing = min(1.0, missing / followed[key] / sectors)
                 one = replace(one, l1_missing=missing, l1_waiting=waiting)
             if key in buffers:
-                one = replace(one, buffer_bytes=reuse.of_buffers[buffers[key]])
+                one = replace(one, buffer_bytes=reuse.touched[buffers[key]])
             if key in first:
                 pieces, touching = first[key]
                 again, share = lost[key]

@@ -211,34 +211,33 @@ def refilled_bytes(
     gpu: GpuConstants,
     parts: Sequence[PartStores],
     written: np.ndarray,
-    read: np.ndarray | float,
+    whole: np.ndarray,
     blocks: int,
     together: int,
 ) -> float:
     """Return the bytes of a copy that take DRAM as long as to fill what L2 has of a sector when it
     loses it, if the launch's data are far more than L2 has.
 
-    written, read: (buffers,) distinct bytes: what is loaded as well is whole; together: blocks that
-    run at a time. What a block comes back to is lost in the share of what L2 keeps that the open
+    written, whole: (buffers,) distinct bytes, those that are loaded as well, or count as pieces by
+    themselves; together: blocks that run at a time. What a block comes back to is lost in the share of what L2 keeps that the open
     lines of all blocks take; what several blocks fill, in that of what these blocks have at a time
     of all that it can keep; a sector that stays in part always is.
     """
     found = 0.0
-    for part, size, loaded in zip(parts, written, read + 0 * written, strict=True):
+    for part, size, other in zip(parts, written, whole, strict=True):
         if not part.sectors or not size:
             continue
         all_sectors = blocks * part.sectors
         of_blocks = max(1.0, SECTOR_BYTES * all_sectors / size)  # that fill one
-        sectors = part.in_part * all_sectors / of_blocks * max(0.0, 1 - loaded / size)
-        if part.filled * of_blocks < WHOLE:
-            of_line = max(LONE_READ * PIECE_BYTES, part.of_line * SECTOR_BYTES)
-            found += sectors / part.of_line * of_line
-            continue
+        sectors = part.in_part * all_sectors / of_blocks * max(0.0, 1 - other / size)
         lost = 0.0
         if part.again > SELDOM:
             open_bytes = together * part.open * LINE_SECTORS * SECTOR_BYTES
             lost = min(1.0, open_bytes / kept_bytes(gpu))
-        if of_blocks > 1 + SELDOM:
+        if part.filled * of_blocks < WHOLE:
+            of_line = max(LONE_READ * PIECE_BYTES, part.of_line * SECTOR_BYTES)
+            found += sectors / part.of_line * of_line
+        elif of_blocks > 1 + SELDOM:
             at_a_time = SECTOR_BYTES * together * part.sectors / of_blocks
             own = min(1.0, at_a_time / reused_bytes(gpu))
             lost = max(lost, own * (HALVES if part.halves else 1.0))

@@ -45,9 +45,10 @@ class Reuse:
 
     lone_read, lone_written: bytes of the pieces that a block finds by themselves, as often as it
     does, in neither of the others; again: bytes read that L2 has lost since another block loaded
-    them; hottest: nanoseconds of the atomics on the lines of L2 that have
-    most; stored: of the stores that meet; room: bytes of all buffers; halves: stretches of half a
-    KiB, each in a slice of L2, that atomics touch; of_buffers: bytes read of each buffer.
+    them; refilled: of a copy that takes as long as to fill sectors stored in part; hottest:
+    nanoseconds of the atomics on the lines of L2 that have most; stored: of the stores that meet;
+    room: bytes of all buffers; halves: stretches of half a KiB, each in a slice of L2, that atomics
+    touch; of_buffers: bytes read of each buffer, less what blocks share; touched: all of them.
     """
 
     read: float
@@ -61,6 +62,7 @@ class Reuse:
     halves: float = np.inf
     stored: float = 0.0
     of_buffers: tuple[float, ...] = ()
+    touched: tuple[float, ...] = ()
 
 
 def bytes_of_buffers(
