@@ -24,6 +24,7 @@ PARTS = (
     "_sixteenth",
     "_seventeenth",
     "_eighteenth",
+    "_nineteenth",
 )
 NAMES = tuple("held_out" + part for part in PARTS)
 FOLDERS = {name: Path(__file__).with_name(name) for name in NAMES}

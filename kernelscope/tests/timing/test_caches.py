@@ -168,7 +168,9 @@ def test_blocks_wait_for_what_the_same_request_of_others_loads(later, waiting):
     assert streams.misses(100, resident=2)[0] == (64.0, waiting)
 
 
-@pytest.mark.parametrize(("wants", "waiting"), [(None, 0.125), ([8, 1, 1, 1], 1.0), ([2, 1], 0.375)])
+@pytest.mark.parametrize(
+    ("wants", "waiting"), [(None, 0.125), ([8, 1, 1, 1], 1.0), ([2, 1], 0.375)]
+)
 def test_all_warps_wait_that_want_a_sector_on_its_way(wants, waiting):
     """Of eight; of two sectors that two and one of them want, three of eight."""
     streams = SectorStreams()
@@ -304,3 +306,26 @@ def test_a_gather_is_less_alone_than_the_stream_beside_it():
     found = alone_in_buffers(buffers, [2 * 64 * 64.0, 8 * 64.0], touched)
     assert found == {1: 1.0, 2: 0.5}
     assert streams.buffers([1 << 21]) == {} == alone_in_buffers({}, [1.0], touched)
+
+
+@pytest.mark.parametrize("of_block", [8, 3, 6, 15])
+@pytest.mark.parametrize("warps", [8, 60, 96, 512, 960])
+def test_some_warps_are_of_all_places_in_a_block(warps, of_block):
+    """Of every second lane of so many warps, in blocks of eight, of three and so on."""
+    lanes = np.arange(0, 32 * warps, 2)
+    some, address = some_warps(lanes, 4 * lanes, warps, of_block)
+    assert np.array_equal(address, 4 * some)
+    chosen = np.unique(some // 32)
+    assert some.size == 16 * len(chosen)
+    assert len(chosen) == warps if warps < 64 else 13 <= len(chosen) <= 40
+    assert len({*(chosen % of_block).tolist()}) == min(of_block, len(chosen))
+
+
+def test_lookups_of_many_loads_follow_those_of_each_fourth():
+    """A line for each lane, then one for all: loads between have what one before them had."""
+    lookups, lanes = Lookups(1), np.arange(32)
+    apart, together = (np.uint64(size) * lanes.astype(np.uint64) for size in (128, 4))
+    found = [lookups.of_load(1, 4, apart, lanes, 1) for _ in range(OFTEN + 9)]
+    assert {*found} == {lookups_of(apart[None], 4)} and found[0] > 1
+    after = [lookups.of_load(1, 4, together, lanes, 1) for _ in range(8)]
+    assert after[0] == found[0] and after[-4:] == [1.0] * 4

@@ -13,6 +13,7 @@ from kernelscope import RawKernel, RawModule, observe
 from kernelscope.errors import InputError, UnknownNameError
 from kernelscope.timing import Time, measure
 from kernelscope.timing.gpus import gpu, names
+from kernelscope.timing.memory.traffic import copy_bytes
 from kernelscope.timing.model import (
     FABRIC,
     FABRIC_NAME,
@@ -25,7 +26,6 @@ from kernelscope.timing.model import (
     smooth_max,
     units_together,
 )
-from kernelscope.timing.memory.traffic import copy_bytes
 from kernelscope.timing.work import DRAM_SPREAD, UNITS, LaunchShape, LaunchWork
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))

@@ -9,7 +9,6 @@ from kernelscope import Counters, RawKernel, RawModule, observe
 from kernelscope.timing import Time, observer
 from kernelscope.timing.executions import executions
 from kernelscope.timing.gpus import gpu
-from kernelscope.timing.model import DEALING_CLOCKS
 from kernelscope.timing.memory import caches
 from kernelscope.timing.memory.stores import JOINED
 from kernelscope.timing.memory.traffic import (
@@ -21,6 +20,7 @@ from kernelscope.timing.memory.traffic import (
     STORED,
     UNEVEN,
 )
+from kernelscope.timing.model import DEALING_CLOCKS
 from kernelscope.timing.observer import STORE_NS
 from kernelscope.timing.work import CONSTANT_CLOCKS, FAR_ATOMIC, FMA_LANES, MATCH_CLOCKS
 from kernelscope.watch.counters.patterns import TouchedBytes
@@ -430,7 +430,8 @@ def test_what_a_store_of_a_line_costs_l2(stride, of_line):
     assert found.bounds["L2"] == pytest.approx(32 * sectors / H200.l2_gbps / 1e3, rel=0.01)
 
 
-TABLES = """extern "C" __global__ void sectors(const float* __restrict__ x, float* y, int n, int apart)
+TABLES = """extern "C" __global__ void sectors(
+    const float* __restrict__ x, float* y, int n, int apart)
 {
     const int warps = blockDim.x / 32, w = threadIdx.x / 32, l = threadIdx.x % 8;
     const float* own = x + blockIdx.x * apart * 8;
@@ -439,7 +440,8 @@ TABLES = """extern "C" __global__ void sectors(const float* __restrict__ x, floa
     for (int k = w; k < n; k += warps) s += own[k % n * 8 + l];
     y[blockIdx.x * blockDim.x + threadIdx.x] = s;
 }
-extern "C" __global__ void gather(const float4* __restrict__ x, float* y, int n, int apart)
+extern "C" __global__ void gather(
+    const float4* __restrict__ x, float* y, int n, int apart)
 {
     const float4* own = x + blockIdx.x * apart * 2;
     unsigned h = (blockIdx.x * blockDim.x + threadIdx.x) * 2654435761u;

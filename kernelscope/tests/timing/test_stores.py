@@ -8,7 +8,6 @@ from kernelscope.timing.gpus import gpu
 from kernelscope.timing.memory.stores import (
     ALONE,
     HALVES,
-    JOINED,
     MOST_JOINED,
     PartStores,
     Stores,
@@ -102,7 +101,8 @@ def test_what_neighbours_fill_is_lost_where_they_are_many(halves):
     lost = min(1.0, FAR / 40 / reused_bytes(H200)) * (HALVES if halves else 1)
     assert refilled(part, blocks, together) == pytest.approx(FAR / 32 * lost * ALONE * 64)
     assert refilled(part, blocks, together // 2) == pytest.approx(
-        min(1.0, FAR / 80 / reused_bytes(H200)) / (lost / (HALVES if halves else 1))
+        min(1.0, FAR / 80 / reused_bytes(H200))
+        / (lost / (HALVES if halves else 1))
         * refilled(part, blocks, together)
     )
 

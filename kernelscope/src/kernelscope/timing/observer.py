@@ -14,14 +14,6 @@ from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
 from ..watch.counters.traffic import Lanes
-from .memory.atomics import HotLines, SharedSwaps
-from .memory.caches import (
-    LINE_SECTORS,
-    PIECE_BYTES,
-    SECTOR_BYTES,
-    Lookups,
-    SectorStreams,
-)
 from .estimate import estimated
 from .executions import (
     BlockPlace,
@@ -33,9 +25,14 @@ from .executions import (
 )
 from .gpus import GpuConstants, gpu
 from .machine_code import machine_code, numbers_of
-from .model import Prediction, predict
-from .report import text
-from .results import match_values, slow_paths
+from .memory.atomics import HotLines, SharedSwaps
+from .memory.caches import (
+    LINE_SECTORS,
+    PIECE_BYTES,
+    SECTOR_BYTES,
+    Lookups,
+    SectorStreams,
+)
 from .memory.stores import Stores, refilled_bytes
 from .memory.traffic import (
     Reuse,
@@ -45,6 +42,9 @@ from .memory.traffic import (
     reused_bytes,
     shared_by_blocks,
 )
+from .model import Prediction, predict
+from .report import text
+from .results import match_values, slow_paths
 from .warps import Apart, LongestWarps, Unevenness, unevenness
 from .work import LaunchShape, l1_lines, resident_blocks, work_of
 
@@ -155,7 +155,7 @@ class Time(Counters):
         self._apart = Apart(places, steps_that_yield(launch.source, machine) if machine else ())
         self._events = 0
         self._stretch, self._at = 0, 0  # of straight code: its number, place of the instruction
-        self._runs, self._stored_at, self._run_of = 0, 0, 0  # of stores that stand beside each other
+        self._runs, self._run_of, self._stored_at = 0, 0, 0  # of stores beside each other
         self._lookups = Lookups(launch.warps)
         # Executions of each instruction, by its id: by all warps of a block, by single ones.
         self._by_all: Counter[int] = Counter()

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .memory.caches import LINE_SECTORS, PIECE_SECTORS
 from .executions import (
     KINDS,
     PtxCounts,
@@ -18,7 +17,7 @@ from .executions import (
 )
 from .gpus import GpuConstants
 from .machine_code import Code, MachineCode, codes
-from .schedule import MEETINGS, Latency, walk
+from .memory.caches import LINE_SECTORS, PIECE_SECTORS
 from .memory.traffic import (
     ASKED,
     ATOMIC,
@@ -33,6 +32,7 @@ from .memory.traffic import (
     near_share,
     shares_of,
 )
+from .schedule import MEETINGS, Latency, walk
 from .warps import Unevenness, longest_warps
 
 UNITS = tuple("issue fma alu fp64 mufu tensor memory fill send constant together".split())

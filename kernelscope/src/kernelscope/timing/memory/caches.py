@@ -7,7 +7,7 @@ theory of locality", ASPLOS 2013).
 """
 
 from bisect import bisect
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -355,8 +355,8 @@ class _Together:
         return found
 
     def counts(self, absent: np.ndarray, late: np.ndarray) -> list[tuple[int, int, int, int]]:
-        """[(instruction key, warps, absent sectors, how often a warp wants a late one), ...] of each
-        request: all that want a sector wait while it is on its way.
+        """[(instruction key, warps, absent sectors, how often a warp wants a late one), ...], a row
+        for each request: all that want a sector wait while it is on its way.
         """
         starts = np.cumsum(self._sizes) - self._sizes
         of_request, of_late = np.empty(absent.size, bool), np.empty(absent.size, bool)

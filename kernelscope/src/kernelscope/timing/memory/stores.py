@@ -1,5 +1,5 @@
-"""Stores that fill sectors in part: which of them L1 joins, and which of the sectors leave L2 before
-they are whole, so that the rest is read from DRAM.
+"""Stores that fill sectors in part: which of them L1 joins, and which sectors leave L2 before they
+are whole, so that the rest is read from DRAM.
 """
 
 from collections import defaultdict
@@ -82,29 +82,34 @@ class Stores:
         halves: int,
         stretch: int,
     ) -> None:
-        """One of the block that has begun. key: of the instruction; size: bytes, in so many halves of
-        sectors; stretch: number of the straight code in which it stands.
+        """One of the block that has begun. key: of the instruction; size: bytes, in so many halves
+        of sectors; stretch: number of the straight code in which it stands.
         """
         if self.left > 0 and sectors.size:
             self.left -= sectors.size
             self._blocks[-1].append(_Store(key, sectors, wants, warps, size, halves, stretch))
+
+    @cached_property
+    def _touched(self) -> list[list["_Touched"]]:
+        """What the blocks have touched, all of them."""
+        return [[*_touched(block)] for block in self._blocks]
 
     def joined(self) -> dict[int, tuple[float, float]]:
         """Return instruction key -> (share of the sectors of its stores that leaves L1, how much of
         each of these is filled).
         """
         sums: defaultdict[int, np.ndarray] = defaultdict(lambda: np.zeros(3))
-        for block in self._blocks:
-            for touched in _touched(block):
+        for block in self._touched:
+            for touched in block:
                 for one in touched.stores:
                     stored = int(one.wants.sum())
                     sums[one.key] += stored * np.array([1.0, touched.share, touched.filled])
         return {key: (share / n, filled / n) for key, (n, share, filled) in sums.items()}
 
     def in_part(self, starts: Sequence[int]) -> list[PartStores]:
-        """Return of each buffer what a block stores there. starts: first byte of each, ascending."""
+        """Return what a block stores in each buffer. starts: first byte of each, ascending."""
         found: list[list[PartStores]] = [[] for _ in starts]
-        for block in self._blocks:
+        for block in self._touched:
             for number, part in _parts(block, np.array(starts)):
                 found[number].append(part)
         return [_mean(parts, len(self._blocks)) for parts in found]
@@ -116,17 +121,20 @@ class _Touched:
     """
 
     def __init__(self, stores: list[_Store]):
-        self.stores = stores
-        sectors = np.concatenate([one.sectors for one in stores])
-        wants = np.concatenate([one.wants for one in stores])
-        self.sectors, of = np.unique(sectors, return_inverse=True)
-        most = np.zeros(self.sectors.size)
-        np.maximum.at(most, of, wants)
-        count, stored, of_warps = self.sectors.size, wants.sum(), most.sum()
+        self.stores, self.sectors = stores, stores[0].sectors
+        stored = of_warps = int(stores[0].wants.sum())
+        if len(stores) > 1:
+            wants = np.concatenate([one.wants for one in stores])
+            sectors = np.concatenate([one.sectors for one in stores])
+            self.sectors, of = np.unique(sectors, return_inverse=True)
+            most = np.zeros(self.sectors.size)
+            np.maximum.at(most, of, wants)
+            stored, of_warps = int(wants.sum()), float(most.sum())
+        count = self.sectors.size
         self.share = 1.0
         if stored > count and all(map(_joins, stores)):
             of_warps -= OF_WARPS * (of_warps - count)
-            self.share = max(JOINED, float(of_warps / stored))
+            self.share = max(JOINED, of_warps / stored)
         size = sum(one.size for one in stores)
         self.filled = min(1.0, size / (SECTOR_BYTES * count))
         halves = sum(one.halves for one in stores) * count / stored
@@ -145,7 +153,7 @@ def _touched(block: list[_Store]) -> Iterator[_Touched]:
     """What the stores of a block touch: by straight code, if L1 joins them, else each by itself."""
     kept: list[_Store] = []
     for one in block:
-        if kept and not (_joins(one) and _joins(kept[0]) and one.stretch == kept[0].stretch):
+        if kept and not (one.stretch == kept[0].stretch and _joins(one) and _joins(kept[0])):
             yield _Touched(kept)
             kept = []
         kept.append(one)
@@ -153,9 +161,9 @@ def _touched(block: list[_Store]) -> Iterator[_Touched]:
         yield _Touched(kept)
 
 
-def _parts(block: list[_Store], starts: np.ndarray) -> Iterator[tuple[int, PartStores]]:
+def _parts(block: list[_Touched], starts: np.ndarray) -> Iterator[tuple[int, PartStores]]:
     """(number of a buffer, what the block stores there in part) of each that it does."""
-    touched = [each for each in _touched(block) if each.in_part]
+    touched = [each for each in block if each.in_part]
     if not touched:
         return
     at = np.cumsum([each.lines for each in touched])
@@ -215,13 +223,14 @@ def refilled_bytes(
     blocks: int,
     together: int,
 ) -> float:
-    """Return the bytes of a copy that take DRAM as long as to fill what L2 has of a sector when it
-    loses it, if the launch's data are far more than L2 has.
+    """Return the bytes of a copy that take DRAM as long as to fill what L2 has of sectors when it
+    loses them, if the launch's data are far more than L2 has.
 
-    written, whole: (buffers,) distinct bytes, those that are loaded as well, or count as pieces by
-    themselves; together: blocks that run at a time. What a block comes back to is lost in the share of what L2 keeps that the open
-    lines of all blocks take; what several blocks fill, in that of what these blocks have at a time
-    of all that it can keep; a sector that stays in part always is.
+    written, whole: (buffers,) distinct bytes, and those that are loaded as well or count as pieces
+    by themselves; together: blocks that run at a time. A sector that a block comes back to is lost
+    in the share of what L2 keeps that the lines between take, of all these blocks; one that several
+    blocks fill, in that of what they have at a time of all that L2 can keep; one that stays in part
+    always is.
     """
     found = 0.0
     for part, size, other in zip(parts, written, whole, strict=True):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .caches import PIECE_BYTES, SECTOR_BYTES
 from ..executions import PtxCounts, bits_of, is_swap
 from ..gpus import GpuConstants
 from ..machine_code import Code
+from .caches import PIECE_BYTES, SECTOR_BYTES
 
 # Clocks in which an SM sends to L2 a load's request of a line, a store's, and a sector that it
 # stores: 1.02, 2.05 and 1.05 on an H200, with 1 block as with 66.

@@ -14,8 +14,8 @@ import numpy as np
 
 from ...events import Access, InstructionEvent
 from ...ptx.syntax import Instruction
-from ..memory.caches import starts_of
 from ..executions import BlockPlace, Places
+from ..memory.caches import starts_of
 
 TURNS = 2  # steps in which lanes yield, of which those in one go on together
 MOST_EXITS = 62  # that are followed, of a module

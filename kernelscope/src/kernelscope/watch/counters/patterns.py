@@ -11,7 +11,15 @@ import numpy as np
 from kernelscope.addresses import Packed
 
 from .atomics import count_atomic_passes, count_atomic_sectors
-from .traffic import SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors, count_wavefronts, distinct, wanted
+from .traffic import (
+    SECTOR_BYTES,
+    WORD_BYTES,
+    Lanes,
+    count_sectors,
+    count_wavefronts,
+    distinct,
+    wanted,
+)
 
 _NONE = np.zeros(0, np.uint8)
 _PAGE = 4096  # bytes of which some may be touched, or none is
