@@ -29,6 +29,7 @@ NAMES = {  # set -> those of its kernels that are tried
     "held_out_sixteenth": ("modulate_layer_norm_half", "siphash_24_words", "kepler_newton_double"),
     "held_out_seventeenth": ("gemv_q8_blocks_dp4a", "radix_select_rows", "points_in_polygon"),
     "held_out_eighteenth": ("dgemm_64_tile", "merge_sort_2048", "fir_64_decimate_8"),
+    "held_out_nineteenth": ("max_unpool_2x2", "adler32_chunks_4096", "kalman_plane_tracks"),
 }
 
 

@@ -49,15 +49,15 @@ def test_times():
         name: read(measured_tables.ENGINE_RECORDS / name / "time_model.json")
         for name in ("h200", "h100")
     }
-    newest = records["h200"]["eighteenth"]
+    newest = records["h200"]["nineteenth"]
     found, kernels = newest["summary"], {row["label"].split()[0] for row in newest["rows"]}
     within = f"{found['within_30_percent']:.0%} of {found['count']} within 30%"
     errors = f"{found['median']:.1%} median error, {found['worst']:.0%} at worst, {within}"
     assert f"{errors} on an H200: {len(kernels)} new kernels, [first" in PROSE
-    assert not {"sixteenth", "seventeenth", "eighteenth"} & {*records["h100"]}
+    assert not {"seventeenth", "eighteenth", "nineteenth"} & {*records["h100"]}
     before = [
+        records["h200"]["eighteenth"],
         records["h200"]["seventeenth"],
-        records["h200"]["sixteenth"],
         records["h100"]["third"],
     ]
     of_each = [

@@ -182,6 +182,22 @@ def test_all_warps_wait_that_want_a_sector_on_its_way(wants, waiting):
     assert streams.first_touches()[1][1] == waiting / 2
 
 
+def test_warps_wait_for_dram_that_want_either_sector_of_a_piece():
+    """Bytes: each of eight warps has one sector, two of them a piece."""
+    streams = SectorStreams()
+    streams.begin(0)
+    for _ in range(2):
+        streams.add(1, np.arange(8), warps=8, wants=np.ones(8, int))
+    assert streams.first_touches() == {1: (4.0, 0.5)}
+
+
+def test_a_table_is_common_to_blocks_and_their_rows_are_not():
+    streams = streams_of(
+        4, lambda block: [*range(10), *range(1000 * block + 500, 1000 * block + 520)]
+    )
+    assert streams.common([(0, 640), (640, 1 << 20), (1 << 24, 64)]) == [True, False, False]
+
+
 def test_blocks_side_by_side_push_each_other_out():
     """Each reads its 32 lines twice: a cache of 40 lines has room for one of them."""
     streams = SectorStreams()

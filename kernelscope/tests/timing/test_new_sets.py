@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import eighteenth_expected
 import fifteenth_expected
 import fourteenth_expected
+import nineteenth_expected
 import numpy as np
 import pytest
 import seventeenth_expected
@@ -25,6 +26,7 @@ EXPECTED = {
     "held_out_sixteenth": sixteenth_expected.EXPECTED,
     "held_out_seventeenth": seventeenth_expected.EXPECTED,
     "held_out_eighteenth": eighteenth_expected.EXPECTED,
+    "held_out_nineteenth": nineteenth_expected.EXPECTED,
 }
 TIMES = {
     "held_out_third": 80,
@@ -35,6 +37,7 @@ TIMES = {
     "held_out_sixteenth": 48,
     "held_out_seventeenth": 48,
     "held_out_eighteenth": 48,
+    "held_out_nineteenth": 48,
 }
 IN_ANY_ORDER = {"bucket_scatter": 1, "pack_above": 1}  # kernel -> its array; rows are sorted here
 # They read arrays as another type than these have, and so they were measured.

@@ -1,5 +1,7 @@
 """Stores that fill sectors in part: what L1 joins, and what DRAM reads to fill the rest."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from kernelscope import RawModule, observe
@@ -9,41 +11,49 @@ from kernelscope.timing.memory.stores import (
     ALONE,
     HALVES,
     MOST_JOINED,
+    SHARED,
     PartStores,
+    StoredSectors,
     Stores,
     refilled_bytes,
 )
 from kernelscope.timing.memory.traffic import LONE_READ, kept_bytes, reused_bytes
-from kernelscope.watch.counters.traffic import wanted
+from kernelscope.watch.counters.patterns import Pattern
+from kernelscope.watch.counters.traffic import Lanes
 
 H200 = gpu("h200")
+THREADS = np.arange(256).reshape(8, 32)
 
 
-def store(stores, words, stretch=0, key=1):
+def stored(words):
     """A store of a word by each lane. words: (warps, 32) their numbers."""
-    sectors, wants = wanted(words // 8)
-    halves = np.unique(words // 4).size
-    stores.add(key, sectors, wants, len(words), 4 * words.size, halves, stretch)
+    address = 4 * words.ravel().astype(np.uint64)
+    pattern = Pattern(Lanes(np.arange(words.size)), address)
+    sectors, wants, warps = pattern.sectors_before(words.size, 0)
+    return StoredSectors(sectors, wants, *by_warps(pattern, words.size, warps))
+
+
+def by_warps(pattern, lanes, warps):
+    filled, lines = pattern.stored_before(lanes, 0, 4)
+    return filled, warps, lines
 
 
 def of_block(*requests):
-    """The stores of one block: (words, number of the straight code) of each."""
+    """The stores of one block: (words, number of its run) of each; the key is their place."""
     stores = Stores()
     stores.begin()
-    for words, stretch in requests:
-        store(stores, words, stretch)
+    for key, (words, run) in enumerate(requests):
+        stores.add(key, run, stored(words))
     return stores
-
-
-THREADS = np.arange(256).reshape(8, 32)
 
 
 @pytest.mark.parametrize(("count", "measured"), [(2, 0.50), (3, 0.36), (5, 0.36)])
 def test_words_of_a_thread_leave_l1_together(count, measured):
     """By Nsight Compute 5.27, 5.66 and 9.45 million sectors of 10.5, 15.7 and 26.2 on an H200."""
-    stores = of_block(*((count * THREADS + one, 0) for one in range(count)))
-    ((share, filled),) = stores.joined().values()
-    assert share == pytest.approx(measured, abs=0.01) and filled == 1.0
+    found = of_block(*((count * THREADS + one, 0) for one in range(count))).joined()
+    assert len(found) == count
+    for share, filled in found.values():
+        assert share == pytest.approx(measured, abs=0.01) and filled == 1.0
 
 
 def test_words_of_one_sector_from_two_warps_leave_l1_together():
@@ -53,34 +63,79 @@ def test_words_of_one_sector_from_two_warps_leave_l1_together():
     assert 0.63 < share < 0.72 and filled == 1.0
 
 
-@pytest.mark.parametrize(("apart", "stretch"), [(2, 1), (8 * MOST_JOINED, 0)])
-def test_words_far_apart_leave_l1_one_by_one(apart, stretch):
-    """With a loop between the two, or with a line for each lane."""
-    stores = of_block((apart * THREADS, 0), (apart * THREADS + 1, stretch))
-    ((share, filled),) = stores.joined().values()
-    assert share == 1.0 and filled == max(1 / apart, 1 / 8)
+@pytest.mark.parametrize(("apart", "run", "filled"), [
+    (2, 1, 1 / 2), (2 * MOST_JOINED, 0, 1 / 8), (MOST_JOINED, 0, 1 / 4),
+])  # fmt: skip
+def test_words_far_apart_leave_l1_one_by_one(apart, run, filled):
+    """With a loop between the two, or with a line for each lane; of 16 lines they are joined."""
+    stores = of_block((apart * THREADS, 0), (apart * THREADS + 1, run))
+    joins = apart == MOST_JOINED  # bytes of a line, over lanes of a warp, by lines
+    for share, part in stores.joined().values():
+        assert share == (0.5 if joins else 1.0) and part == filled
+
+
+def test_a_column_of_each_warp_is_not_joined():
+    """A transpose: 32 warps store to 32 lines each, which they have between them."""
+    warp, lane = np.divmod(np.arange(1024).reshape(32, 32), 32)
+    ((share, filled),) = of_block((4096 * lane + warp, 0)).joined().values()
+    assert share == 1.0 and filled == 1.0
+
+
+def test_stores_beside_each_other_to_two_arrays_keep_their_own_shares():
+    """Whole sectors of one array, every second word of another, four words of a thread."""
+    whole, second, first = THREADS, (1 << 20) + 2 * THREADS, (1 << 21) + 4 * THREADS
+    stores = of_block((whole, 0), (second, 0), *((first + one, 0) for one in range(4)))
+    found = stores.joined()
+    assert found[0] == (1.0, 1.0) and found[1] == (1.0, 0.5)
+    assert [found[key] for key in range(2, 6)] == 4 * [(pytest.approx(0.36), 1.0)]
+    parts = stores.in_part([0, 1 << 22, 1 << 23])
+    assert [part.sectors for part in parts] == [0, 64, 0]
+    assert parts[1].filled == 0.5 and parts[1].again == 0
+
+
+@pytest.mark.parametrize("run", [0, 1])
+def test_a_word_stored_twice_fills_no_more(run):
+    part, _ = of_block((2 * THREADS, 0), (2 * THREADS, run)).in_part([0, 1 << 20])
+    assert part.filled == 0.5 and part.sectors == 64 and part.again == run
 
 
 def test_what_a_block_fills_in_part():
     """Every second word in one loop and the others in the next: 256 sectors of 64 lines."""
     words = 2 * np.arange(1024).reshape(32, 32)
     part, whole = of_block((words, 0), (words + 1, 1)).in_part([0, 1 << 20])
-    assert part == PartStores(256, 1.0, 1.0, 1.0, 64, 4.0, halves=False)
+    assert part == PartStores(256, 0.0, 1.0, 1.0, 64, 4.0, halves=False)
     assert whole == PartStores()
 
 
-def test_halves_of_sectors_are_told_from_other_pieces():
-    for piece, is_half in ((4, True), (5, False), (6, False), (12, True)):
-        words = np.arange(32 * piece).reshape(-1, 32)
-        ((part, _),) = [of_block((160 * (words // piece) + words % piece, 0)).in_part([0, 1 << 30])]
-        assert part.halves == is_half and part.filled == pytest.approx(piece / 8 % 1 or 1, abs=0.3)
+@pytest.mark.parametrize(("piece", "sectors", "filled", "halves"), [
+    (4, 1, 0.5, True), (5, 1.5, 0.4167, False), (6, 1.5, 0.5, False), (12, 1, 0.5, True),
+])  # fmt: skip
+def test_halves_of_sectors_are_told_from_other_pieces(piece, sectors, filled, halves):
+    """Pieces of 16, 20, 24 and 48 bytes at all their places in a sector: of each so many sectors
+    are filled in part.
+    """
+    words = np.arange(64 * piece).reshape(-1, 32)
+    place = words // piece  # a row of 160 words each, and another column
+    part, _ = of_block((160 * place + place % 8 * piece + words % piece, 0)).in_part([0, 1 << 30])
+    assert part.halves == halves
+    assert part.sectors == 64 * sectors and part.filled == pytest.approx(filled, abs=0.01)
+    assert part.whole == (64 if piece == 12 else 0)
+
+
+def test_a_block_whose_stores_are_too_many_is_left_out():
+    stores = Stores(left=150)
+    for _ in range(4):
+        stores.begin()
+        stores.add(1, 0, stored(2 * THREADS))
+    assert len(stores._blocks) == 2 and stores.left < 0
+    assert stores.in_part([0, 1 << 20])[0].sectors == 64
 
 
 FAR = 64 * kept_bytes(H200)  # bytes of a buffer
 
 
-def refilled(part, blocks, together, whole=0.0, size=FAR):
-    return refilled_bytes(H200, [part], np.array([size]), np.array([whole]), blocks, together)
+def refilled(part, blocks, together, others=0.0, size=FAR):
+    return refilled_bytes(H200, [part], np.array([size]), np.array([others]), blocks, together)
 
 
 def test_what_stays_in_part_is_filled_once():
@@ -88,30 +143,33 @@ def test_what_stays_in_part_is_filled_once():
     blocks = 1000
     sectors = FAR / 32 / blocks
     for of_line, of_sector in ((4.0, 32), (1.0, LONE_READ * 64)):
-        part = PartStores(sectors, 1.0, 0.5, of_line=of_line)
+        part = PartStores(sectors, filled=0.5, of_line=of_line)
         assert refilled(part, blocks, 100) == pytest.approx(FAR / 32 * of_sector)
-        assert refilled(part, blocks, 100, whole=FAR) == 0
+        assert refilled(part, blocks, 100, others=FAR) == 0
+        assert refilled(replace(part, filled=1.0), blocks, 100) == 0
 
 
 @pytest.mark.parametrize("halves", [False, True])
 def test_what_neighbours_fill_is_lost_where_they_are_many(halves):
-    """Four blocks fill each sector."""
+    """Four blocks fill each sector, or fewer than SHARED: those leave it in part."""
     blocks, together = 4000, 100
-    part = PartStores(4 * FAR / 32 / blocks, 1.0, 0.3, of_line=1.0, halves=halves)
-    lost = min(1.0, FAR / 40 / reused_bytes(H200)) * (HALVES if halves else 1)
-    assert refilled(part, blocks, together) == pytest.approx(FAR / 32 * lost * ALONE * 64)
-    assert refilled(part, blocks, together // 2) == pytest.approx(
-        min(1.0, FAR / 80 / reused_bytes(H200))
-        / (lost / (HALVES if halves else 1))
-        * refilled(part, blocks, together)
-    )
+    part = PartStores(4 * FAR / 32 / blocks, filled=0.3, of_line=1.0, halves=halves)
+    cost = FAR / 32 * ALONE * 64 * (HALVES if halves else 1)
+    assert FAR / 40 < reused_bytes(H200) * 1.3
+    for at_a_time in (together, together // 2):
+        lost = min(1.0, FAR * at_a_time / blocks / reused_bytes(H200))
+        assert refilled(part, blocks, at_a_time) == pytest.approx(lost * cost)
+    few = replace(part, sectors=(SHARED - 0.01) * FAR / 32 / blocks)
+    assert refilled(few, blocks, together) == pytest.approx(FAR / 32 * LONE_READ * 64)
 
 
-def test_what_a_block_comes_back_to_is_lost_behind_many_lines():
+@pytest.mark.parametrize("again", [0.1, 1.0, 3.0])
+def test_what_a_block_comes_back_to_is_lost_behind_many_lines(again):
     blocks = 1000
-    part = PartStores(FAR / 32 / blocks, 1.0, 1.0, again=1.0, open=64.0, of_line=1.0)
+    part = PartStores(FAR / 32 / blocks, filled=1.0, again=again, open=64.0, of_line=1.0)
     few, many = (refilled(part, blocks, together) for together in (100, 200))
-    assert many == 2 * few == FAR / 32 * 200 * 64 * 128 / kept_bytes(H200) * ALONE * 64
+    expected = FAR / 32 * 200 * 64 * 128 / kept_bytes(H200) * ALONE * 64
+    assert many == pytest.approx(2 * few) == pytest.approx(min(1.0, again) * expected)
 
 
 PIECES = """extern "C" __global__ void pieces(const unsigned* x, unsigned* y, int pixels, int own)
@@ -126,6 +184,7 @@ PIECES = """extern "C" __global__ void pieces(const unsigned* x, unsigned* y, in
 """
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("own", "measured"), [(4, 57.8), (5, 102.5), (8, 31.1)])
 def test_pieces_of_20_bytes_take_longer_than_their_halves(own, measured):
     """Microseconds of an H200 that copied 42 MB in pieces of 32 blocks beside each other."""

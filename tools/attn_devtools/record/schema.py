@@ -542,6 +542,8 @@ class TimeModelRecord(RecordStamp):
     seventeenth_corrected: NotRequired[TimeModelPart]
     eighteenth: NotRequired[TimeModelPart]
     eighteenth_corrected: NotRequired[TimeModelPart]
+    nineteenth: NotRequired[TimeModelPart]
+    nineteenth_corrected: NotRequired[TimeModelPart]
     fitted_as: NotRequired[str]
     fitted_summary: NotRequired[PredictionErrors]
     fitted: NotRequired[list[PredictedTime]]

@@ -33,7 +33,7 @@ from .memory.caches import (
     Lookups,
     SectorStreams,
 )
-from .memory.stores import Stores, refilled_bytes
+from .memory.stores import StoredSectors, Stores, refilled_bytes
 from .memory.traffic import (
     Reuse,
     alone_in_buffers,
@@ -58,7 +58,7 @@ ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run aft
 # Of a store: requests for each sector within its reach, from which on they are followed. Time of a
 # request behind one of the same line, in ns: 60,000 on each of 32 stretches took an H200 134 us.
 SEVERAL, STORE_NS = 4, 2.2
-BESIDE = 32  # instructions between two stores at most, if L1 joins them
+BESIDE = 32  # PTX instructions between two stores at most, if L1 joins them
 _ASKED_MORE = ("atom.", "red.", "match.", "div.", "rcp.", "sqrt.")
 _PAST_L1 = frozenset(("cg", "cv", "volatile", "relaxed", "acquire"))  # of loads
 
@@ -155,7 +155,7 @@ class Time(Counters):
         self._apart = Apart(places, steps_that_yield(launch.source, machine) if machine else ())
         self._events = 0
         self._stretch, self._at = 0, 0  # of straight code: its number, place of the instruction
-        self._runs, self._run_of, self._stored_at = 0, 0, 0  # of stores beside each other
+        self._run, self._run_of, self._stored_at = 0, 0, 0  # of stores beside each other
         self._lookups = Lookups(launch.warps)
         # Executions of each instruction, by its id: by all warps of a block, by single ones.
         self._by_all: Counter[int] = Counter()
@@ -187,7 +187,7 @@ class Time(Counters):
 
     def barrier(self, event: BarrierEvent) -> None:
         super().barrier(event)
-        self._stretch += 1
+        self._run += 1
         self._longest.meet(event, self._work(event.machine))
 
     def _work(self, machine: MachineView) -> np.ndarray:
@@ -269,22 +269,21 @@ class Time(Counters):
 
     def _follow(self, instruction, access: Access) -> None:
         """Follow the loads and stores of the chunk's first block."""
-        if self._streams.left <= 0:
+        store = access.kind == "store"
+        if self._streams.left <= 0 and not (store and self._stores.left > 0):
             return
         pattern, delta = self._met
-        sectors, wants, warps, lanes = pattern.sectors_before(self._first_lanes, delta)
-        if access.kind == "load":
+        sectors, wants, warps = pattern.sectors_before(self._first_lanes, delta)
+        if not store:
             self._streams.add(id(instruction), sectors, warps, self._stretch, wants)
-            return
-        self._streams.store(sectors)
-        self._runs += self._events - self._stored_at > BESIDE or self._stretch != self._run_of
-        self._stored_at, self._run_of = self._events, self._stretch
-        halves = lanes * max(1, access.size // 16)
-        if access.size < 16:
-            halves = pattern.halves_before(self._first_lanes, delta)
-        size = lanes * access.size
-        key = id(instruction)
-        self._stores.add(key, sectors, wants, warps, size, halves, self._runs)
+        elif sectors.size:
+            self._streams.store(sectors)
+            apart = self._events - self._stored_at > BESIDE + 1
+            self._run += apart or self._stretch != self._run_of
+            self._stored_at, self._run_of = self._events, self._stretch
+            filled, lines = pattern.stored_before(self._first_lanes, delta, access.size)
+            stored = StoredSectors(sectors, wants, filled, warps, lines)
+            self._stores.add(id(instruction), self._run, stored)
 
     def bytes_touched(self, touched: TouchedBytes) -> None:
         self._pieces = [
@@ -377,16 +376,19 @@ class Time(Counters):
         room = sum(b.size for b in launch.buffers if b.space == "global")
         (read, lone), (written, lone_written) = bytes_of_buffers(self.gpu, self._pieces, scale)
         again, blocks, touched = 0.0, int(np.prod(launch.grid)), read + lone
+        stretches = [buffer[:2] for buffer in self._pieces[0]]
+        pieces = PIECE_BYTES * np.array([buffer[2] for buffer in self._pieces[0]], np.float64)
+        touched = np.where(self._streams.common(stretches), pieces, touched)
         both, at_a_time = written + lone_written, min(blocks, resident * self.gpu.sms)
-        whole = lone_written + (touched if touched.size == both.size else 0.0)
+        others = lone_written + (touched if touched.size == both.size else 0.0)
         in_part = self._stores.in_part([first for first, *_ in self._pieces[1]])
-        refilled = refilled_bytes(self.gpu, in_part, both, whole, blocks, at_a_time)
+        refilled = refilled_bytes(self.gpu, in_part, both, others, blocks, at_a_time)
         written, lone_read, lone_written = (
             float(of_buffers.sum()) for of_buffers in (written, lone, lone_written)
         )
         rounds = max(1.0, blocks / (resident * self.gpu.sms))
         if read.sum() + written + lone_read > kept_bytes(self.gpu) and read.size:
-            shared = self._streams.shared([buffer[:2] for buffer in self._pieces[0]])
+            shared = self._streams.shared(stretches)
             read, again = shared_by_blocks(self.gpu, read, lone, written, shared, blocks, rounds)
         hottest, halves = self._hot.most(scale, self.gpu.slices, 1 / rounds)
         stored, _ = self._stored.most(scale, self.gpu.slices)

@@ -144,7 +144,7 @@ class _Step(NamedTuple):
         frees = code.frees if code.frees < _SETS else -1
         copies = code.name in ("DEPBAR", "LDGDEPBAR", "LDGSTS")
         rate = next(rates) if latency.waiting else 0.0
-        if latency.in_step:
+        if latency.in_step and latency.waiting:
             rate = shared.setdefault(round(latency.waiting, 2), rate)
         return cls(code, latency, passes, code.waits, sets, frees, spent, code.line, copies, rate)
 

@@ -90,7 +90,7 @@ class SectorStreams:
 
     def store(self, sectors: np.ndarray) -> None:
         """Stores of the block that has begun."""
-        self._add(_Request(0, sectors, sectors, 1, None, stores=True))
+        self._add(_Request(0, sectors, np.ones(sectors.size, np.int64), 1, None, stores=True))
 
     def _add(self, request: "_Request") -> None:
         if self.left > 0 and request.sectors.size:
@@ -113,10 +113,11 @@ class SectorStreams:
             return found
         pieces = np.concatenate([one.sectors for one in requests]) // PIECE_SECTORS
         whose = np.repeat(np.arange(len(requests)), [one.sectors.size for one in requests])
-        _, at = np.unique(pieces, return_index=True)
+        _, at, of = np.unique(pieces, return_index=True, return_inverse=True)
         wants = np.concatenate([one.wants for one in requests])
+        first = whose == whose[at][of]  # of the request that touches their piece first
         new = np.bincount(whose[at], minlength=len(requests)).tolist()
-        wanted = np.bincount(whose[at], wants[at], minlength=len(requests)).tolist()
+        wanted = np.bincount(whose[first], wants[first], minlength=len(requests)).tolist()
         for one, count, wanting in zip(requests, new, wanted, strict=True):
             if not one.stores:
                 of_key = found[one.key]
@@ -142,6 +143,18 @@ class SectorStreams:
                 address = int(one.sectors[0]) * SECTOR_BYTES + SECTOR_BYTES - 1
                 found[one.key] = bisect(starts, address) - 1
         return {key: number for key, number in found.items() if number >= 0}
+
+    def common(self, stretches: list[tuple[int, int]]) -> list[bool]:
+        """Return of each stretch of memory, (first byte, bytes): do most blocks load each of its
+        pieces?
+        """
+        pieces, meeting, _ = self._pieces
+        found = []
+        for first, size in stretches:
+            ends = np.array([first, first + size]) / PIECE_BYTES
+            own = meeting[slice(*np.searchsorted(pieces, ends))]
+            found.append(bool(own.size and own.mean() > 0.5 * len(self.streams)))
+        return found
 
     def followed(self, key: int, requests: float) -> float:
         """Return the share of a block's requests of an instruction that the sequences have: all,

@@ -13,48 +13,47 @@ from ..gpus import GpuConstants
 from .caches import LINE_SECTORS, MOST_SECTORS, PIECE_BYTES, SECTOR_BYTES
 from .traffic import LONE_READ, LONE_WRITE, WHOLE_LINES, kept_bytes, reused_bytes
 
-# Lines of a warp's store, if L1 joins it with others in the same straight code; the share of its
-# sectors that leaves L1 at least. On an H200 2, 3 and 5 words of a thread left as 0.50, 0.36 and
-# 0.36 of theirs. Of sectors that two warps share, as 0.63 to 0.72.
+# Lines of a warp's store, if L1 joins it with those beside it; the share of its sectors that leaves
+# L1 at least. On an H200 2, 3 and 5 words of a thread left as 0.50, 0.36 and 0.36 of theirs. Of
+# sectors that two warps share, as 0.63 to 0.72.
 MOST_JOINED, JOINED, OF_WARPS = 16, 0.36, 2 / 3
+ALL_BYTES = (1 << SECTOR_BYTES) - 1  # of a sector, a bit for each
+HALF_BYTES = (1 << SECTOR_BYTES // 2) - 1
 WHOLE = 0.95  # share of a sector: as much is all of it
-SELDOM = 0.05  # so seldom a block comes back to what it has stored, or others do
+SHARED = 1.25  # blocks that fill a sector, from which on it is taken to be whole in the end
+MOST_BLOCKS = 32.0  # that fill one sector
 ALONE = LONE_READ + LONE_WRITE  # pieces that DRAM moves for a sector of a line that it fills
 HALVES = 0.5  # of those that several blocks fill, if each fills a half
 
 
 @dataclass(frozen=True)
-class _Store:
-    """One store by a block's warps. sectors: ascending, each once; wants: how many of the warps
-    store to each.
+class StoredSectors:
+    """What one store by a block's warps asks for. sectors: ascending, each once; wants: how many of
+    so many warps store to each; bytes: a bit for each byte of it; lines: of each warp, added up.
     """
 
-    key: int
     sectors: np.ndarray
     wants: np.ndarray
+    bytes: np.ndarray
     warps: int
-    size: int  # bytes
-    halves: int  # of sectors, distinct, of all lanes
-    stretch: int
+    lines: int
 
-    @cached_property
-    def lines_of_warps(self) -> int:
-        """Lines, of each warp by itself."""
-        line = self.sectors // LINE_SECTORS
-        first = np.flatnonzero(np.diff(line, prepend=line[0] - 1))
-        return int(np.maximum.reduceat(self.wants, first).sum())
+    @property
+    def joins(self) -> bool:
+        """Does L1 join it with those beside it?"""
+        return self.lines <= MOST_JOINED * self.warps
 
 
 @dataclass(frozen=True)
 class PartStores:
-    """What a block stores in a buffer. sectors: distinct ones, of stores that fill some in part;
-    in_part: share of those; filled: share of a sector that it fills in the end; again: how often it
-    comes back to one; open: lines that it stores to until then; of_line: sectors of a line that it
-    stores to together; halves: are its pieces halves of sectors?
+    """What a block stores in a buffer. sectors: distinct ones that it fills in part at a time;
+    whole: others; filled: the share of one of the former that it fills in the end; again: how often
+    it comes back to one; open: lines that it stores to until then; of_line: such sectors of a line
+    that it stores to together; halves: does it fill halves of them?
     """
 
     sectors: float = 0.0
-    in_part: float = 0.0
+    whole: float = 0.0
     filled: float = 1.0
     again: float = 0.0
     open: float = 0.0
@@ -64,141 +63,139 @@ class PartStores:
 
 @dataclass
 class Stores:
-    """The stores of some blocks, in order."""
+    """The stores of some blocks, in order. A block whose stores are too many is left out, and so
+    are those after it.
+    """
 
     left: int = MOST_SECTORS
-    _blocks: list[list[_Store]] = field(default_factory=list)
+    _blocks: list[list[tuple[int, int, StoredSectors]]] = field(default_factory=list)
 
     def begin(self) -> None:
-        self._blocks.append([])
+        if self.left > 0:
+            self._blocks.append([])
 
-    def add(
-        self,
-        key: int,
-        sectors: np.ndarray,
-        wants: np.ndarray,
-        warps: int,
-        size: int,
-        halves: int,
-        stretch: int,
-    ) -> None:
-        """One of the block that has begun. key: of the instruction; size: bytes, in so many halves
-        of sectors; stretch: number of the straight code in which it stands.
+    def add(self, key: int, run: int, stored: StoredSectors) -> None:
+        """A store of the block that has begun. key: of the instruction; run: number of the stores
+        beside each other to which it belongs.
         """
-        if self.left > 0 and sectors.size:
-            self.left -= sectors.size
-            self._blocks[-1].append(_Store(key, sectors, wants, warps, size, halves, stretch))
+        if self.left <= 0 or not stored.sectors.size:
+            return
+        self.left -= stored.sectors.size
+        self._blocks[-1].append((key, run, stored))
+        if self.left <= 0 and len(self._blocks) > 1:
+            self._blocks.pop()
 
     @cached_property
-    def _touched(self) -> list[list["_Touched"]]:
-        """What the blocks have touched, all of them."""
-        return [[*_touched(block)] for block in self._blocks]
+    def _runs(self) -> list[list["_Run"]]:
+        """The stores of each block, those together that L1 joins."""
+        return [[*_runs(block)] for block in self._blocks]
 
     def joined(self) -> dict[int, tuple[float, float]]:
-        """Return instruction key -> (share of the sectors of its stores that leaves L1, how much of
-        each of these is filled).
+        """Return instruction key -> (share of the sectors of its stores that leaves L1, share of
+        each of these that it fills, with those that L1 joins it with).
         """
         sums: defaultdict[int, np.ndarray] = defaultdict(lambda: np.zeros(3))
-        for block in self._touched:
-            for touched in block:
-                for one in touched.stores:
-                    stored = int(one.wants.sum())
-                    sums[one.key] += stored * np.array([1.0, touched.share, touched.filled])
+        for run in (run for block in self._runs for run in block):
+            for key, stored in run.stores:
+                at = np.searchsorted(run.sectors, stored.sectors)
+                share, filled = run.share[at], run.filled[at]
+                sums[key] += [each @ stored.wants for each in (share**0, share, filled)]
         return {key: (share / n, filled / n) for key, (n, share, filled) in sums.items()}
 
     def in_part(self, starts: Sequence[int]) -> list[PartStores]:
         """Return what a block stores in each buffer. starts: first byte of each, ascending."""
         found: list[list[PartStores]] = [[] for _ in starts]
-        for block in self._touched:
+        for block in self._runs:
             for number, part in _parts(block, np.array(starts)):
                 found[number].append(part)
         return [_mean(parts, len(self._blocks)) for parts in found]
 
 
-class _Touched:
-    """What stores touch that stand together. sectors: distinct ones; share: of the sectors of all,
-    that leaves L1; filled: share of a sector; in_part: share of the sectors that are not whole.
+class _Run:
+    """Stores beside each other. sectors: distinct ones; of each of them share: of its stores, that
+    leaves L1; bytes: a bit for each that is stored; filled: share of it.
     """
 
-    def __init__(self, stores: list[_Store]):
-        self.stores, self.sectors = stores, stores[0].sectors
-        stored = of_warps = int(stores[0].wants.sum())
+    def __init__(self, stores: list[tuple[int, StoredSectors]]):
+        self.stores = stores
+        first = stores[0][1]
+        self.sectors, self.bytes = first.sectors, first.bytes
+        stored = of_warps = first.wants
         if len(stores) > 1:
-            wants = np.concatenate([one.wants for one in stores])
-            sectors = np.concatenate([one.sectors for one in stores])
+            parts = [one for _, one in stores]
+            sectors = np.concatenate([one.sectors for one in parts])
+            wants = np.concatenate([one.wants for one in parts])
             self.sectors, of = np.unique(sectors, return_inverse=True)
-            most = np.zeros(self.sectors.size)
-            np.maximum.at(most, of, wants)
-            stored, of_warps = int(wants.sum()), float(most.sum())
-        count = self.sectors.size
-        self.share = 1.0
-        if stored > count and all(map(_joins, stores)):
-            of_warps -= OF_WARPS * (of_warps - count)
-            self.share = max(JOINED, of_warps / stored)
-        size = sum(one.size for one in stores)
-        self.filled = min(1.0, size / (SECTOR_BYTES * count))
-        halves = sum(one.halves for one in stores) * count / stored
-        self.halves = size >= WHOLE * halves * SECTOR_BYTES / 2
-        self.lines = int(np.count_nonzero(np.diff(self.sectors // LINE_SECTORS))) + 1
-        in_part = min(1.0, 2 * (1 - self.filled))  # of a stretch its two ends
-        self.in_part = in_part if self.filled < WHOLE else 0.0
+            self.bytes, of_warps = np.zeros((2, self.sectors.size), np.int64)
+            np.bitwise_or.at(self.bytes, of, np.concatenate([one.bytes for one in parts]))
+            np.maximum.at(of_warps, of, wants)
+            stored = np.bincount(of, wants)
+        self.share = np.ones(self.sectors.size)
+        if all(one.joins for _, one in stores):
+            of_warps = of_warps - OF_WARPS * (of_warps - 1)
+            self.share = np.where(stored > 1, np.maximum(JOINED, of_warps / stored), 1.0)
+        self.filled = np.bitwise_count(self.bytes) / SECTOR_BYTES
+
+    @cached_property
+    def lines(self) -> int:
+        return _lines(self.sectors)
 
 
-def _joins(one: _Store) -> bool:
-    """Does L1 join it with others?"""
-    return one.lines_of_warps <= MOST_JOINED * one.warps
+def _lines(sectors: np.ndarray) -> int:
+    """Distinct lines of sectors in ascending order."""
+    return int(np.count_nonzero(np.diff(sectors // LINE_SECTORS))) + min(1, sectors.size)
 
 
-def _touched(block: list[_Store]) -> Iterator[_Touched]:
-    """What the stores of a block touch: by straight code, if L1 joins them, else each by itself."""
-    kept: list[_Store] = []
-    for one in block:
-        if kept and not (one.stretch == kept[0].stretch and _joins(one) and _joins(kept[0])):
-            yield _Touched(kept)
+def _runs(block: list[tuple[int, int, StoredSectors]]) -> Iterator[_Run]:
+    """The stores of a block: those of a run together, if L1 joins them, else each by itself."""
+    kept: list[tuple[int, StoredSectors]] = []
+    number = None
+    for key, run, stored in block:
+        if kept and not (run == number and stored.joins and kept[0][1].joins):
+            yield _Run(kept)
             kept = []
-        kept.append(one)
+        kept.append((key, stored))
+        number = run
     if kept:
-        yield _Touched(kept)
+        yield _Run(kept)
 
 
-def _parts(block: list[_Touched], starts: np.ndarray) -> Iterator[tuple[int, PartStores]]:
-    """(number of a buffer, what the block stores there in part) of each that it does."""
-    touched = [each for each in block if each.in_part]
-    if not touched:
+def _parts(runs: list[_Run], starts: np.ndarray) -> Iterator[tuple[int, PartStores]]:
+    """(number of a buffer, what the block stores there) of each that it stores to in part."""
+    some = [run.bytes != ALL_BYTES for run in runs]
+    if not any(map(np.any, some)):
         return
-    at = np.cumsum([each.lines for each in touched])
-    sizes = [each.sectors.size for each in touched]
-    sectors = np.concatenate([each.sectors for each in touched])
-    in_part, filled, of_line, when = (
-        np.repeat(values, sizes)
-        for values in (
-            [each.in_part for each in touched],
-            [each.filled for each in touched],
-            [each.sectors.size / each.lines for each in touched],
-            at,
-        )
-    )
-    halves = np.repeat([each.halves for each in touched], sizes)
-    order = np.argsort(sectors, kind="stable")
-    first = np.ones(sectors.size, bool)
-    first[1:] = sectors[order][1:] != sectors[order][:-1]
-    place = np.searchsorted(starts, sectors[order] * SECTOR_BYTES + SECTOR_BYTES - 1, "right") - 1
-    apart = np.diff(when[order], prepend=0)
-    for number in np.unique(place[place >= 0]).tolist():
-        own = place == number
-        once, again = own & first, own & ~first
-        whole = np.minimum(1.0, np.add.reduceat(filled[order][own], np.flatnonzero(first[own])))
-        some = order[own]
+    sectors = np.concatenate([run.sectors for run in runs])
+    place = np.searchsorted(starts, sectors * SECTOR_BYTES + SECTOR_BYTES - 1, "right") - 1
+    part = np.concatenate(some)
+    lines_before = np.cumsum([run.lines for run in runs])
+    sizes = [run.sectors.size for run in runs]
+    when = np.repeat(lines_before, sizes)
+    of_line = [
+        np.count_nonzero(own) / max(1, _lines(run.sectors[own]))
+        for run, own in zip(runs, some, strict=True)
+    ]
+    of_line = np.repeat(of_line, sizes)
+    stored = np.concatenate([run.bytes for run in runs])
+    for number in np.unique(place[part & (place >= 0)]).tolist():
+        own = np.flatnonzero(part & (place == number))
+        own = own[np.argsort(sectors[own], kind="stable")]
+        first = np.diff(sectors[own], prepend=-1) != 0
+        begins = np.flatnonzero(first)
+        filled = np.bitwise_count(np.bitwise_or.reduceat(stored[own], begins)) / SECTOR_BYTES
+        whole = np.unique(sectors[~part & (place == number)])
+        apart = np.diff(when[own], prepend=0)[~first]
+        halves = np.stack([stored[own] & HALF_BYTES, stored[own] >> SECTOR_BYTES // 2])
         yield (
             number,
             PartStores(
-                float(np.count_nonzero(once)),
-                float(in_part[order][once].mean()),
-                float(whole.mean()),
-                np.count_nonzero(again) / np.count_nonzero(once),
-                float(apart[again].mean()) if again.any() else 0.0,
-                float(of_line[some].mean()),
-                bool(halves[some].all()),
+                float(begins.size),
+                float(np.setdiff1d(whole, sectors[own]).size),
+                float(filled.mean()),
+                own.size / begins.size - 1,
+                float(apart.mean()) if apart.size else 0.0,
+                float(of_line[own].mean()),
+                bool(np.isin(halves, (0, HALF_BYTES)).all()),
             ),
         )
 
@@ -207,49 +204,51 @@ def _mean(parts: list[PartStores], blocks: int) -> PartStores:
     """What a block stores in part, of several that were followed."""
     if not parts:
         return PartStores()
-    sums = [np.array([getattr(one, name) for one in parts]) for name in _MEANS]
-    sectors, *others = (float(each.sum()) / len(parts) for each in sums)
-    return PartStores(sectors * len(parts) / blocks, *others, all(one.halves for one in parts))
+    sectors, whole, *others = (
+        sum(getattr(one, name) for one in parts) / len(parts) for name in _MEANS
+    )
+    of_all = len(parts) / blocks
+    halves = all(one.halves for one in parts)
+    return PartStores(sectors * of_all, whole * of_all, *others, halves)
 
 
-_MEANS = ("sectors", "in_part", "filled", "again", "open", "of_line")
+_MEANS = ("sectors", "whole", "filled", "again", "open", "of_line")
 
 
 def refilled_bytes(
     gpu: GpuConstants,
     parts: Sequence[PartStores],
     written: np.ndarray,
-    whole: np.ndarray,
+    others: np.ndarray,
     blocks: int,
     together: int,
 ) -> float:
     """Return the bytes of a copy that take DRAM as long as to fill what L2 has of sectors when it
     loses them, if the launch's data are far more than L2 has.
 
-    written, whole: (buffers,) distinct bytes, and those that are loaded as well or count as pieces
+    written, others: (buffers,) distinct bytes, and those that are loaded as well or count as pieces
     by themselves; together: blocks that run at a time. A sector that a block comes back to is lost
     in the share of what L2 keeps that the lines between take, of all these blocks; one that several
-    blocks fill, in that of what they have at a time of all that L2 can keep; one that stays in part
-    always is.
+    blocks fill, in that of what they have at a time of all that L2 can keep; one that a block alone
+    leaves in part always is.
     """
     found = 0.0
-    for part, size, other in zip(parts, written, whole, strict=True):
+    for part, size, other in zip(parts, written, others, strict=True):
         if not part.sectors or not size:
             continue
-        all_sectors = blocks * part.sectors
-        of_blocks = max(1.0, SECTOR_BYTES * all_sectors / size)  # that fill one
-        sectors = part.in_part * all_sectors / of_blocks * max(0.0, 1 - other / size)
-        lost = 0.0
-        if part.again > SELDOM:
-            open_bytes = together * part.open * LINE_SECTORS * SECTOR_BYTES
-            lost = min(1.0, open_bytes / kept_bytes(gpu))
-        if part.filled * of_blocks < WHOLE:
+        stored = blocks * part.sectors
+        distinct = max(size / SECTOR_BYTES - blocks * part.whole, stored / MOST_BLOCKS)
+        of_blocks = max(1.0, stored / distinct)  # that fill one
+        sectors = stored / of_blocks * max(0.0, 1 - other / size)
+        open_bytes = together * part.open * LINE_SECTORS * SECTOR_BYTES
+        lost = min(1.0, part.again) * min(1.0, open_bytes / kept_bytes(gpu))
+        if part.filled < WHOLE and of_blocks < SHARED:
             of_line = max(LONE_READ * PIECE_BYTES, part.of_line * SECTOR_BYTES)
             found += sectors / part.of_line * of_line
-        elif of_blocks > 1 + SELDOM:
+        elif of_blocks >= SHARED:
             at_a_time = SECTOR_BYTES * together * part.sectors / of_blocks
-            own = min(1.0, at_a_time / reused_bytes(gpu))
-            lost = max(lost, own * (HALVES if part.halves else 1.0))
+            of_others = min(1.0, at_a_time / reused_bytes(gpu))
+            lost = max(lost, of_others * (HALVES if part.halves else 1.0))
         dense = part.of_line >= WHOLE_LINES
         found += sectors * lost * (2 * SECTOR_BYTES if dense else ALONE * PIECE_BYTES)
     return found

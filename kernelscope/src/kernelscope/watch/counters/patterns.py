@@ -22,6 +22,7 @@ from .traffic import (
 )
 
 _NONE = np.zeros(0, np.uint8)
+LINE_BYTES = 128
 _PAGE = 4096  # bytes of which some may be touched, or none is
 _FEW = 3  # moves; up to here marking every lane is cheaper than finding distinct addresses
 
@@ -39,8 +40,8 @@ class Pattern:
         self._pieces: dict[tuple[int, int], int] = {}
         self._atomic_sectors: dict[int, int] = {}
         self._wavefronts: dict[tuple[int, str, int], tuple[int, int]] = {}
-        self._before: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, int, int]] = {}
-        self._halves: dict[tuple[int, int], int] = {}
+        self._before: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, int]] = {}
+        self._stored: dict[tuple[int, int, int], tuple[np.ndarray, int]] = {}
         self.touched: dict[tuple[int, str, int], set[int]] = {}
 
     @staticmethod
@@ -75,32 +76,39 @@ class Pattern:
             self._pieces[key] = count_sectors(self.lanes, moved)
         return self._pieces[key]
 
-    def sectors_before(self, lane: int, delta: int) -> tuple[np.ndarray, np.ndarray, int, int]:
+    def sectors_before(self, lane: int, delta: int) -> tuple[np.ndarray, np.ndarray, int]:
         """(the distinct sectors of the lanes before one, ascending; how many warps want each; how
-        many warps these are of, and lanes), moved along.
+        many warps these are of), moved along.
         """
         key = lane, delta % SECTOR_BYTES
         if key not in self._before:
-            count = int(np.searchsorted(self.lanes.lanes, lane))
-            moved = self.address[:count] + np.uint64(key[1])
-            warps = int(np.searchsorted(self.lanes.starts(32), count))
-            rows = np.zeros((0, 32), np.uint64)
-            if count:
-                some = self.lanes if count == self.lanes.size else Lanes(self.lanes.lanes[:count])
-                rows = some.rows(moved, 32)
-            wants = wanted((rows // SECTOR_BYTES).astype(np.int64))
-            self._before[key] = *wants, warps, count
-        sectors, wants, warps, count = self._before[key]
-        return sectors + (delta - key[1]) // SECTOR_BYTES, wants, warps, count
+            rows = self._rows_before(lane, key[1])
+            self._before[key] = *wanted(rows // SECTOR_BYTES), len(rows)
+        sectors, wants, warps = self._before[key]
+        return sectors + (delta - key[1]) // SECTOR_BYTES, wants, warps
 
-    def halves_before(self, lane: int, delta: int) -> int:
-        """Distinct halves of sectors of the lanes before one, moved along."""
-        key = lane, delta % SECTOR_BYTES
-        if key not in self._halves:
-            count = int(np.searchsorted(self.lanes.lanes, lane))
-            moved = self.address[:count] + np.uint64(key[1])
-            self._halves[key] = distinct(moved // (SECTOR_BYTES // 2)).size
-        return self._halves[key]
+    def stored_before(self, lane: int, delta: int, size: int) -> tuple[np.ndarray, int]:
+        """(a bit for each byte of these sectors that the lanes store to, `size` bytes each; lines,
+        distinct ones of each warp), moved along.
+        """
+        key = lane, delta % LINE_BYTES, size
+        if key not in self._stored:
+            rows = self._rows_before(lane, key[1])
+            sectors, _ = wanted(rows // SECTOR_BYTES)
+            _, of_lines = wanted(rows // LINE_BYTES)
+            found, address = np.zeros(sectors.size, np.int64), rows.ravel()
+            bits = (1 << size) - 1 << address % SECTOR_BYTES
+            np.bitwise_or.at(found, np.searchsorted(sectors, address // SECTOR_BYTES), bits)
+            self._stored[key] = found, int(of_lines.sum())
+        return self._stored[key]
+
+    def _rows_before(self, lane: int, delta: int) -> np.ndarray:
+        """(warps, 32) int64 addresses of the lanes before one, moved along by less than a line."""
+        count = int(np.searchsorted(self.lanes.lanes, lane))
+        if not count:
+            return np.zeros((0, 32), np.int64)
+        some = self.lanes if count == self.lanes.size else Lanes(self.lanes.lanes[:count])
+        return some.rows(self.address[:count] + np.uint64(delta), 32).astype(np.int64)
 
     def atomic_sectors(self, delta: int) -> int:
         """The same where lanes on one address wait for each other."""

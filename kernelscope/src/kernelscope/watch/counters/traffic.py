@@ -127,9 +127,7 @@ def wanted(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rows = np.sort(rows, axis=1)
     new = np.ones(rows.shape, bool)
     new[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    values = np.sort(rows[new])
-    first = np.flatnonzero(np.concatenate([values[:1] == values[:1], values[1:] != values[:-1]]))
-    return values[first], np.diff(first, append=values.size)
+    return np.unique(rows[new], return_counts=True)
 
 
 def _count_distinct(rows: np.ndarray) -> int:
