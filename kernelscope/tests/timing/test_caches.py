@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 from kernelscope.timing.memory.caches import (
     LINE_SECTORS,
-    OFTEN,
-    Lookups,
     SectorStreams,
     hits,
-    lookups_of,
-    some_warps,
     times_since,
     window_of,
 )
-from kernelscope.timing.memory.traffic import alone_in_buffers
+from kernelscope.timing.memory.lookups import OFTEN, Lookups, lookups_of, some_warps
+from kernelscope.timing.memory.reuse import alone_in_buffers
 
 
 def sectors_of(address):

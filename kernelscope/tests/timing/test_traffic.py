@@ -8,17 +8,16 @@ import pytest
 from kernelscope.ptx.syntax import Address, Instruction, Register
 from kernelscope.timing.executions import BlockPlace, PtxCounts
 from kernelscope.timing.gpus import gpu
+from kernelscope.timing.memory.reuse import bytes_of_buffers, shared_by_blocks
 from kernelscope.timing.memory.traffic import (
     LINE_LOAD,
     DramShare,
     Reuse,
     Traffic,
-    bytes_of_buffers,
     dram_traffic,
     few_lines,
     near_share,
     sectors_stored,
-    shared_by_blocks,
 )
 
 H200 = gpu("h200")

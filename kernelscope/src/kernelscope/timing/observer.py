@@ -30,18 +30,12 @@ from .memory.caches import (
     LINE_SECTORS,
     PIECE_BYTES,
     SECTOR_BYTES,
-    Lookups,
     SectorStreams,
 )
-from .memory.stores import StoredSectors, Stores, refilled_bytes
-from .memory.traffic import (
-    Reuse,
-    alone_in_buffers,
-    bytes_of_buffers,
-    kept_bytes,
-    reused_bytes,
-    shared_by_blocks,
-)
+from .memory.lookups import Lookups
+from .memory.reuse import Grid, alone_in_buffers, reuse_of
+from .memory.stores import StoredSectors, Stores
+from .memory.traffic import Reuse, reused_bytes
 from .model import Prediction, predict
 from .report import text
 from .results import match_values, slow_paths
@@ -373,39 +367,14 @@ class Time(Counters):
         return unevenness(numbers, work.sum(1), work.max(1), blocks, self.gpu.sms, resident)
 
     def _reuse(self, launch: Launch, scale: float, resident: int) -> Reuse:
-        room = sum(b.size for b in launch.buffers if b.space == "global")
-        (read, lone), (written, lone_written) = bytes_of_buffers(self.gpu, self._pieces, scale)
-        again, blocks, touched = 0.0, int(np.prod(launch.grid)), read + lone
-        stretches = [buffer[:2] for buffer in self._pieces[0]]
-        pieces = PIECE_BYTES * np.array([buffer[2] for buffer in self._pieces[0]], np.float64)
-        touched = np.where(self._streams.common(stretches), pieces, touched)
-        both, at_a_time = written + lone_written, min(blocks, resident * self.gpu.sms)
-        others = lone_written + (touched if touched.size == both.size else 0.0)
-        in_part = self._stores.in_part([first for first, *_ in self._pieces[1]])
-        refilled = refilled_bytes(self.gpu, in_part, both, others, blocks, at_a_time)
-        written, lone_read, lone_written = (
-            float(of_buffers.sum()) for of_buffers in (written, lone, lone_written)
-        )
-        rounds = max(1.0, blocks / (resident * self.gpu.sms))
-        if read.sum() + written + lone_read > kept_bytes(self.gpu) and read.size:
-            shared = self._streams.shared(stretches)
-            read, again = shared_by_blocks(self.gpu, read, lone, written, shared, blocks, rounds)
-        hottest, halves = self._hot.most(scale, self.gpu.slices, 1 / rounds)
+        blocks, at_a_time = int(np.prod(launch.grid)), resident * self.gpu.sms
+        grid = Grid(blocks, scale, at_a_time)
+        found = reuse_of(self.gpu, self._pieces, self._streams, self._stores, grid)
+        share = min(1.0, at_a_time / blocks)  # of the blocks, that run at a time
+        hottest, halves = self._hot.most(scale, self.gpu.slices, share)
         stored, _ = self._stored.most(scale, self.gpu.slices)
-        return Reuse(
-            read.sum() * (1 - self._streams.own_share),
-            written,
-            lone_read=lone_read,
-            lone_written=lone_written,
-            again=again,
-            refilled=refilled,
-            of_buffers=tuple((read + lone).tolist()),
-            touched=tuple(touched.tolist()),
-            hottest=hottest,
-            room=room,
-            halves=halves,
-            stored=stored,
-        )
+        room = sum(b.size for b in launch.buffers if b.space == "global")
+        return replace(found, hottest=hottest, halves=halves, stored=stored, room=room)
 
     def _with_caches(
         self, counted, launch: Launch, blocks: int, resident: int, reuse: Reuse
