@@ -17,7 +17,7 @@ print(x.sum(), os.environ.get("CUPY_CACHE_DIR", ""))
 """
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("home", ["/proc/nowhere", "relative", None])
 def test_a_home_without_room_does_not_stop_cupy(home, tmp_path):

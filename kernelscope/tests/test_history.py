@@ -154,7 +154,7 @@ def test_frames_of_functions_that_are_met_later_leave_alloca_alone():
         assert out.tolist() == [4950 + 102 * t for t in range(32)]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_recursion_that_comes_to_what_alloca_gave_is_refused_every_time():
     k = kernel(DEEP)
@@ -199,7 +199,7 @@ extern "C" __global__ void k(int* out, int turns, int n, int first) {
 """
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("first", [0, 50], ids=["", "after one that was given back"])
 @pytest.mark.parametrize("turns", [3, 11, 25])

@@ -32,7 +32,7 @@ def texts():
                     yield node.value
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("words", [NUMBA, TRITON], ids=["numba", "triton"])
 def test_each_row_of_a_table_is_part_of_a_message(words):
@@ -40,7 +40,7 @@ def test_each_row_of_a_table_is_part_of_a_message(words):
     assert [name for name in words if name not in every] == []
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_no_function_of_cuda_c_is_left_in_a_message():
     named = r"(?<!\w)__[a-z]\w*"

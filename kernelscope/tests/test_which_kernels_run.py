@@ -289,7 +289,7 @@ def on_the_simulator(monkeypatch):
 WRITTEN = [row for row in ROWS if row not in (*INSTRUCTIONS, *FEATURES) and "(x)" not in row]
 
 
-@pytest.mark.turns(37)
+@pytest.mark.turns(79)
 @pytest.mark.parametrize("row", WRITTEN)
 def test_headers_and_names_are_as_the_page_says(row):
     names = re.findall("`(.+?)`", row)
@@ -319,7 +319,7 @@ def test_instructions_are_as_the_page_says(row):
         assert found == ROWS[row], body
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("row", FEATURES)
 def test_features_are_as_the_page_says(row):
     for code, argument in FEATURES[row]:

@@ -54,7 +54,7 @@ def run(method, arrays, **how):
     return {name: asnumpy(array) for name, array in oracle.written.items()}
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("method", "case"), in_turns([*product(FLOAT32, crossed(SHAPES, [False, True]))], 2), ids=str
@@ -69,7 +69,7 @@ def test_gradients(method, case):
         run(method, arrays, causal=causal)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 @pytest.mark.parametrize(("rows", "warps"), in_turns([*product([1, 2, 4], [2, 8])], 3))
 def test_rows_in_every_tile(rows, warps):
@@ -91,7 +91,7 @@ def test_a_problem_of_many_rows_gets_warps_of_several():
         assert launch.constants["ROWS"] == rows and launch.shared_bytes <= small.shared_bytes
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("shape", [(9, 13), (3, 9, 13), (2, 1, 9, 13)], ids=str)
 def test_a_bias_and_its_gradient(shape):
@@ -103,7 +103,7 @@ def test_a_bias_and_its_gradient(shape):
     assert found["dbias"].shape == (2, 3, 9, 13) and not found["dbias"][..., hidden].any()
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("method", FLOAT32)
 def test_rows_that_see_no_key_have_zero_gradients(method):
@@ -119,7 +119,7 @@ def test_rows_that_see_no_key_have_zero_gradients(method):
     assert not found["dk"][:, :, 6].any() and not found["dv"][:, :, 6].any()
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(19)
 @pytest.mark.parametrize("method", FLOAT32)
 def test_huge_logits(method):
     """Scores of some thousands: lse has 2e-4 of rounding, and no exponential overflows."""
@@ -154,7 +154,7 @@ def test_the_bound_of_many_terms_hides_no_wrong_factor(name):
     assert not oracle.judge().agrees
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.system
 @pytest.mark.parametrize("method", in_turns([*METHODS], 2))
 def test_the_same_bits_on_every_run(method):
@@ -188,7 +188,7 @@ def test_arrays_that_no_vector_load_fits_and_margins():
         assert np.isnan(block[:5]).all() and np.isnan(block[-5:]).all()
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_after_attention_and_prepared():
     """The whole way: attention(), its out and lse, the gradients; and again with new values."""
@@ -229,7 +229,7 @@ def test_a_verdict_sees_one_wrong_element(monkeypatch):
 
 
 # -- what the kernels do ---------------------------------------------------------------------------
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_verdict_in_16_bits_sees_one_pair_too_few(dtype):
     """A causal mask that hides the last key from one query: each gradient alone is refused."""
@@ -255,7 +255,7 @@ def simulated(arrays, **how):
     return call.launches, call.arrays, oracle
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_the_sanitizer_is_silent():
     bias = np.random.default_rng(2).normal(size=(37, 53)).astype(np.float32)
@@ -268,7 +268,7 @@ def test_the_sanitizer_is_silent():
     assert oracle.judge().agrees
 
 
-@pytest.mark.turns(23)
+@pytest.mark.turns(47)
 @pytest.mark.system
 def test_counts():
     """7 products; a tile is read once for WARPS*ROWS rows; no bank conflicts, no atomics."""

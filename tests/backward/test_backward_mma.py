@@ -27,7 +27,7 @@ RTX = Device("GeForce RTX 4090", (8, 9), 128, 99 * 1024)
 run = partial(gradient_runs.run, "backward_mma")
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("dtype", "shape", "m", "kv_heads", "how"),
@@ -48,7 +48,7 @@ def test_gradients(dtype, shape, m, kv_heads, how):
     run(inputs(dtype, shape, m, kv_heads, **how), **how)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
@@ -68,7 +68,7 @@ def test_every_tile_in_any_order_and_a_fixed_one(tile, fixed):
         run(arrays, causal=True, deterministic=fixed, options=options)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_many_keys():
     """Half a thousand queries and keys of one head."""
@@ -86,7 +86,7 @@ def test_rows_that_see_no_key_have_zero_gradients():
     assert not found["dq"][:, :, :61].any() and found["dq"][:, :, 61:].all()
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_huge_logits():
     """Scores of some hundreds: out, rounded, is what delta, and so dq and dk, can be exact to."""
@@ -99,13 +99,13 @@ def test_huge_logits():
         assert error < limit * np.linalg.norm(oracle.expected[name]), (name, error)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_scores_far_below_zero_beside_keys_that_are_not_there():
     gradient_runs.scores_far_below_zero("backward_mma")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_the_same_bits_where_deterministic():
     arrays = inputs(shape=(1, 2, 70, 64), m=135, kv_heads=1)
@@ -114,14 +114,14 @@ def test_the_same_bits_where_deterministic():
         np.testing.assert_array_equal(*(one[name].view(np.uint16) for one in found))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_a_fixed_order_with_more_heads_than_start_in_turns():
     """Nine heads of three blocks: eight of them take turns, then the last one follows."""
     options = ("-DKEY_TILES=1", "-DPAIRS=2")
     run(inputs(HALF, (3, 3, 5, 16), 70, 3), deterministic=True, options=options)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("warps", ["true", "!of_k"])
 def test_a_fixed_order_waits_for_who_is_late(warps, monkeypatch):
@@ -175,7 +175,7 @@ def test_an_address_without_16_bytes_and_its_margins(name):
 
 
 # -- on the simulator ------------------------------------------------------------------------------
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.system
 @pytest.mark.parametrize("options", in_turns([FORCED, (*FORCED, DETERMINISTIC)], 2), ids=str)
 def test_the_sanitizer_is_silent(options):
@@ -187,7 +187,7 @@ def test_the_sanitizer_is_silent(options):
         assert not seen.findings
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize(("device", "sums"), in_turns([(A100, 1), (H200, 4)], 2), ids=str)
 def test_counts(device, sums):

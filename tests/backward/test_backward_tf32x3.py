@@ -35,7 +35,7 @@ def run(arrays, **how):
     return {name: asnumpy(array) for name, array in oracle.written.items()}
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("tile", "fixed"),
@@ -49,7 +49,7 @@ def test_every_tile_in_any_order_and_a_fixed_one(tile, fixed):
     run(arrays, causal=True, deterministic=fixed, options=options)
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.system
 @pytest.mark.parametrize("causal", in_turns([False, True], 2))
 def test_the_widest_rows(causal):
@@ -81,7 +81,7 @@ def test_scores_far_below_zero_beside_keys_that_are_not_there():
 
 
 # -- on the simulator ------------------------------------------------------------------------------
-@pytest.mark.turns(53)
+@pytest.mark.turns(107)
 @pytest.mark.system
 @pytest.mark.parametrize("options", in_turns([(), (FIXED,)], 2), ids=str)
 def test_the_sanitizer_is_silent(options):
@@ -94,7 +94,7 @@ def test_the_sanitizer_is_silent(options):
         assert not seen.findings
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 def test_counts():
     """Three TF32 products for each of five; no bank conflicts; a sum an instruction on sm_80."""

@@ -29,7 +29,7 @@ from attn_devtools.shares import crossed, in_turns
 run = partial(gradient_runs.run, "backward_wgmma")
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("dtype", "shape", "m", "kv_heads", "how"),
@@ -68,7 +68,7 @@ TURNS = [
 WIDE = [(3, (200, 330, 128, causal)) for causal in (False, True)]
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("blocks", "case"), in_turns(crossed([1, 3, 108], TURNS, each=2) + WIDE, 7), ids=str
@@ -86,21 +86,21 @@ def test_blocks_take_turns(blocks, case, monkeypatch):
         np.testing.assert_array_equal(*(one[name].view(np.uint16) for one in found))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(13)
 @pytest.mark.system
 def test_rows_that_see_no_key_have_zero_gradients():
     found = run(inputs(m=9, causal=True), causal=True)
     assert not found["dq"][:, :, :61].any() and found["dq"][:, :, 61:].all()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_scores_far_below_zero_beside_keys_that_are_not_there():
     gradient_runs.scores_far_below_zero("backward_wgmma")
 
 
 # -- on the simulator ------------------------------------------------------------------------------
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.system
 @pytest.mark.parametrize("deterministic", in_turns([False, True], 2))
 def test_the_sanitizer_is_silent(deterministic):
@@ -116,7 +116,7 @@ def test_the_sanitizer_is_silent(deterministic):
         fresh -= writes
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_counts():
     """Five products of a tile of keys and two of queries, and what the copy engine moves."""

@@ -28,7 +28,7 @@ def write(tmp_path, monkeypatch):
     return session.write
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_property_that_holds_prints_its_points(write, capsys):
     write(NAME, read_exercise(NAME).solution)
     earn(NAME, "in bounds")
@@ -39,7 +39,7 @@ def test_a_property_that_holds_prints_its_points(write, capsys):
     ]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 def test_cases_that_a_check_passed_are_not_run_again(write, monkeypatch):
     problem, seen, examine = read_exercise(NAME), [], scoring.examine
 
@@ -112,7 +112,7 @@ def test_what_has_no_points_is_told(write):
         earn("add_ten", "agrees")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_pass_does_not_show_the_reference(write):
     problem = read_exercise(NAME)
     write(NAME, problem.correct[0].text)

@@ -113,7 +113,7 @@ CRASH = f"__global__ void k(int* x) {{ x[0] = {'(' * 100_000}1{')' * 100_000}; }
 ABORTS = "__device__ int zeros[1 << 28] = {1};"  # the same in the sandbox, which has more memory
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.system
 def test_a_crash_of_the_compiler_gives_no_points_and_takes_none(monkeypatch):
     """The source or the machine may be the cause: nobody gets 0 for it."""
@@ -144,7 +144,7 @@ def test_a_compiler_that_fails_in_a_case_gives_no_verdict(when, monkeypatch):
     assert len(calls) == when + 1
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_the_sanitizer_sees_the_text_that_is_counted():
     """A right kernel for the debug build alone earns nothing for the other one."""
@@ -161,7 +161,7 @@ def test_an_exercise_of_a_lesson_has_no_points():
         score("ps1_score", "")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_process_of_its_own_gives_the_same_points_whatever_the_kernel_prints():
     problem = read_problem("ps4_e")
@@ -171,7 +171,7 @@ def test_a_process_of_its_own_gives_the_same_points_whatever_the_kernel_prints()
     assert own_points("ps4_a", wrong) == score("ps4_a", wrong)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_process_that_says_nothing_is_told():
     with pytest.raises(NotJudged, match="no_such is not judged: .*there is no exercise"):

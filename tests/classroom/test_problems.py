@@ -38,7 +38,7 @@ def test_a_set_has_enough_solutions_to_prove_its_points(chosen):
     assert {problem.lesson for problem in chosen.problems} == {chosen.lesson}
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize("name", in_turns([name for name in NAMES if name not in REPAIRS], 6))
 def test_a_wrong_solution_passes_what_the_learner_sees(name):
     """So the hidden cases are needed; and three other correct solutions show that they are fair."""
@@ -52,7 +52,7 @@ def test_a_wrong_solution_passes_what_the_learner_sees(name):
     assert passed
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("name", in_turns(REPAIRS, 2))
 def test_a_broken_kernel_under_other_names_earns_nothing(name):
     problem = read_exercise(name)
@@ -62,7 +62,7 @@ def test_a_broken_kernel_under_other_names_earns_nothing(name):
         assert "before `no race` holds" in points.of("agrees").reason
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_a_slow_kernel_under_other_names_earns_little():
     problem = read_exercise("ps5_weighted")
     points = score("ps5_weighted", problem.stub.replace("half", "side"))

@@ -87,7 +87,7 @@ def secrets(chosen) -> set[str]:
     return found
 
 
-@pytest.mark.turns(11, "release")
+@pytest.mark.turns(23, "release")
 @pytest.mark.parametrize("chosen", SETS, ids=lambda chosen: chosen.name)
 def test_the_release_gives_no_solution_away(course, chosen):
     path = course / "release" / chosen.name / f"{chosen.name}.ipynb"
@@ -103,7 +103,7 @@ def test_the_release_gives_no_solution_away(course, chosen):
     assert [line for line in known if line in original]  # and they can be found where they are
 
 
-@pytest.mark.turns(13, "release")
+@pytest.mark.turns(29, "release")
 def test_nbgrader_finds_that_a_release_earns_nothing(course):
     done = subprocess.run(
         [Path(sys.executable).parent / "nbgrader", "validate", "release/ps2/ps2.ipynb"],
@@ -152,7 +152,7 @@ def test_the_working_copy_has_the_problem_sets_without_solutions(work):
         assert sources(notebook) == sources(released_notebook(chosen))
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_right_kernel_earns_all_points_before_it_is_handed_in(work, capsys):
     [problem] = problem_set("ps2").problems
     rewrite(work / "ps2.ipynb", ps2_softmax=f"%%cuda ps2_softmax\n{problem.correct[0].text}")
@@ -163,7 +163,7 @@ def test_a_right_kernel_earns_all_points_before_it_is_handed_in(work, capsys):
     assert "ps2.ipynb" not in capsys.readouterr().out  # the learner's copy stays as it is
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 def test_what_a_wrong_kernel_loses_is_listed(work, capsys):
     [problem] = problem_set("ps2").problems
     [short] = [one for one in problem.wrong if one.name == "rows of at most 128"]

@@ -46,7 +46,7 @@ def test_each_name_is_of_one_kind():
         assert kind.words == "a kernel of attention", broken.name
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize(("command", "name"), in_turns([*product(COMMANDS, NAMES)], 5))
 def test_each_command_takes_each_name(capsys, command, name):
     shape = () if name in BROKEN else ("--shape", "1,2,5,3")
@@ -56,7 +56,7 @@ def test_each_command_takes_each_name(capsys, command, name):
     assert record["agrees"] is (name != "broken/lost_head_offset")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_broken_kernel_runs_at_its_own_case_or_at_a_shape(capsys, command):
     name = "broken/lost_head_offset"
@@ -67,7 +67,7 @@ def test_a_broken_kernel_runs_at_its_own_case_or_at_a_shape(capsys, command):
     assert status == 0 and record["problem"] == [1, 9, 4, 5]  # one head has no offset to lose
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_the_trace_of_a_broken_kernel_shows_the_finding_on_its_step(capsys):
     assert main.main(["trace", "broken/missing_first_barrier"]) == 1
     assert re.search(r"step \d+, line \d+: race: ", capsys.readouterr().out)

@@ -48,7 +48,7 @@ def test_a_kernel_file_is_found_by_its_bare_name(capsys):
     assert status == 0 and "01_scores_naive.cu: no findings" in shown.out
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("file", "kernels"),

@@ -55,7 +55,7 @@ def wrong_reference(monkeypatch):
     monkeypatch.setattr(reference, "attention", wrong)
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize("method", in_turns([*METHODS], 6))  # each command shares the way to run
 def test_run_agrees_and_writes_json(capsys, tmp_path, method):
     path, d = tmp_path / "result.json", 16 if steps_of(method)[0].maps else 9
@@ -74,7 +74,7 @@ def test_run_agrees_and_writes_json(capsys, tmp_path, method):
     assert "agrees" in out and f"backend {record['backend']}" in out
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("method", ["rows_atomic", "rows_online", "flash_fp32", "multi_query"])
 def test_run_with_a_causal_mask_and_other_keys(capsys, method):
     status, out, _ = call(
@@ -194,7 +194,7 @@ def test_the_traceback_is_there_when_asked_for(capsys, monkeypatch):
     assert status == 2 and err.startswith("Traceback ") and "nonsense" in err.splitlines()[-1]
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_tour(capsys, tmp_path, monkeypatch):
     """A ninth of the kernels in turns, with those of the figures, and three of the methods; other
     tests compare each of them with float64.
@@ -222,7 +222,7 @@ def test_tour(capsys, tmp_path, monkeypatch):
     assert figures == {"attention_window_0.png", "scores_in_tiles.png", "errors.png"}
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 def test_tour_fails_when_a_method_disagrees(capsys, tmp_path, wrong_reference, monkeypatch):
     """With the kernels of the figures and one of all attention; the latter's result disagrees."""
     monkeypatch.setattr(tour, "LADDER", tuple(step(number) for number in (2, 5, 9)))
@@ -443,7 +443,7 @@ def test_the_version_and_the_place_of_the_files(capsys):
     assert (Path(second.partition(": ")[2]) / "kernels" / "01_scores_naive.cu").is_file()
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("words", [("bench", "seeds_fp32", "--recorded"), ("--version",)])
 def test_a_reader_that_is_gone_ends_the_command_in_silence(words):
     reader, writer = os.pipe()

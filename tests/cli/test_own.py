@@ -37,7 +37,7 @@ def call(capsys, monkeypatch, folder):
     return run
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("command", "shown"),

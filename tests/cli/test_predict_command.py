@@ -44,7 +44,7 @@ def tiled(tmp_path_factory):
     return json.loads(path.read_text()), "\n".join(said)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 def test_a_method_has_a_prediction_for_each_kernel(tiled):
     record, said = tiled
@@ -91,7 +91,7 @@ def test_a_call_is_not_that_of_another_gpu():
     assert number("h200") == number("h200")
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 def test_recorded_times_stand_beside(tiled):
     """They are those of the newest records with this method, shape and dtype, one of a GPU."""
@@ -112,7 +112,7 @@ def test_recorded_times_stand_beside(tiled):
     assert said.count("the prediction is") == 1  # the GPU that is predicted for
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_recorded_time_is_that_of_the_mask_the_keys_and_the_dtype():
     def label(text, dtype="bfloat16", method="flash_mma"):
@@ -139,7 +139,7 @@ def test_a_kernel_alone_has_the_time_of_the_pipelines(capsys, tmp_path):
     assert status == 0 and "recorded" not in out
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_a_file_of_ones_own_is_predicted(capsys, tmp_path):
     (tmp_path / "add.cu").write_text(ADD)
@@ -163,7 +163,7 @@ def test_what_cannot_be_predicted_is_refused(capsys, arguments, words):
     assert status == 2 and not out and words in err
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("method", "shape", "how", "label"),
@@ -185,7 +185,7 @@ def test_the_row_of_a_record_is_found_by_all_options(method, shape, how, label):
         assert found == {record["gpu"]: us for record, us in expected}
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_time_of_a_kernel_that_has_changed_since_is_stale(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(predict, "is_current", lambda record, file: file != "02_scores_tiled.cu")

@@ -74,7 +74,7 @@ def source_line(path, number):
     return path.read_text().splitlines()[number - 1].strip() if number else ""
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("broken", in_turns(BROKEN, 5), ids=lambda broken: broken.name)
 def test_twin_is_clean_where_the_defect_shows(broken):
     """At the very launch that shows the defect, the clean twin has no finding and is right."""
@@ -85,7 +85,7 @@ def test_twin_is_clean_where_the_defect_shows(broken):
     assert trial.judge().agrees, trial.judge().message
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
@@ -100,7 +100,7 @@ def test_clean_kernels_have_no_findings(path, problem):
     assert trial.judge().agrees, trial.judge().message
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize(
     ("path", "case"),
     in_turns(crossed(ATTENTION, ATTENTION_CASES, each=2), 6),
@@ -135,7 +135,7 @@ CASES = [(kernel, *one) for kernel, (_, _, needed) in NEEDED.items() for one in 
 CASES += [("14_flash_mma", WAIT, 2), ("14_flash_mma", BARRIER, 2)]
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(("kernel", "statement", "number"), in_turns(CASES, 8))
 def test_copies_need_their_waits_and_barriers(kernel, statement, number):
     """Without one of them there is a race; the wrong numbers come with a missing wait only."""
@@ -154,7 +154,7 @@ def test_copies_need_their_waits_and_barriers(kernel, statement, number):
     assert found.comparison.agrees != (is_wait and case is not NO_KEYS)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 def test_copies_without_any_wait():
     path = next(path for path in ATTENTION if path.stem == COPIES)
     text = with_headers(path.read_text(), path.parent)
@@ -226,7 +226,7 @@ def test_the_wrapped_index_is_named():
     assert indices[broken.clean] == [("out-of-bounds", "s", first)]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_hidden_by_the_optimised_build():
     """Races do not always change the result: that is why they need a tool."""
     broken = next(b for b in BROKEN if b.name == "missing_first_barrier")

@@ -141,14 +141,14 @@ def made(suite: str) -> dict:
     return {name: figure for name, _, figure in pages(record, book.page_of(record))}
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize("suite", in_turns([*book.ATTENTION, *book.LAYERS], 6))
 def test_every_suite_has_a_figure_of_its_rates(suite):
     caption = made(suite)["efficiency"].get_supxlabel().replace("\n", " ")
     assert "recorded" in caption and (suite != "block" or "attention itself" in caption)
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize("suite", in_turns([*book.ATTENTION, *book.LAYERS, ROOFLINE], 6))
 def test_no_text_of_the_book_reaches_outside_its_figure_and_no_labels_overlap(suite):
     for name, figure in made(suite).items():
@@ -180,7 +180,7 @@ def out_of_view(figure) -> set[Text]:
     return hidden
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_the_command_draws_what_is_recorded_and_names_what_is_not(tmp_path, capsys):
     records = tmp_path / "results" / "h200"
     records.mkdir(parents=True)

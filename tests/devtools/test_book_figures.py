@@ -39,7 +39,7 @@ def test_numbers_of_ratios_are_above_the_line_at_1_which_is_in_view(values):
     assert len(shown_ticks(axes)) > 1
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize(
     "values", [(141.0, 311.0), (3.0, 732.0), (20_000.0, 71_000.0), (5.12, 5.12), (5.1, 5.3)]

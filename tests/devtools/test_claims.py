@@ -43,7 +43,7 @@ def test_every_claim_is_stored_with_its_evidence():
         )
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_an_experiment_gives_the_stored_numbers_and_verdict(name):
     tried = BY_NAME[name].tried()

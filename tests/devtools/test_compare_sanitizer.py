@@ -88,7 +88,7 @@ def test_every_kernel_meets_every_tool_once():
     assert {step.path.name for step in (*LADDER, *LAYERS, *BACKWARD)} <= set(runs.clean_subjects())
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize(
     "path", in_turns(sorted({step.path for step in LAYERS}), 6), ids=lambda path: path.name
 )
@@ -110,7 +110,7 @@ def test_kernels_of_the_layers_are_silent_and_right(path, monkeypatch):
     assert "out-of-bounds" in found["kinds"] and found["right"] is False
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize("method", in_turns([*BACKWARD_METHODS], 4))
 def test_methods_of_the_backward_pass_are_silent_and_right(method):
     subject = runs.clean_subjects()[BACKWARD_METHODS[method].steps[-1].path.name]
@@ -244,7 +244,7 @@ def test_a_verdict_without_a_reason_is_shown():
     assert "NOT UNDERSTOOD" in tool.reasons([row])
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("step", in_turns(FUSED_STEPS, 2), ids=lambda s: s.entry)
 def test_the_cases_reach_what_a_kernel_can_do(step):
     """A bias, which the result needs; and copies past the registers where it has any."""
@@ -263,7 +263,7 @@ def copies_in(step, case):
     return seen.totals["async_copy_requests"]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_our_side_at_several_cases():
     subject = runs.clean_subjects()["09_rows_online.cu"]
     few = subject.cases[::4]  # the clinic's tests examine it at cases like the others

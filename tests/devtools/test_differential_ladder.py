@@ -26,14 +26,14 @@ def record():
     return differential.compare_machines(differential.parse(words, SECTIONS), SECTIONS, hashes())
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 def test_the_simulator_agrees_with_itself():
     found = record()
     assert found["all_agree"] and found["sections"]["ladder"]["count"] > 2
     assert {name[:2] for name in found["kernels"]} == {"01", "02", "03", "04", "05", "06"}
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_one_wrong_bit_is_a_difference(monkeypatch):
     monkeypatch.setattr(differential, "Machine", lambda *_, **__: Faulty("simulator"))
     found = record()

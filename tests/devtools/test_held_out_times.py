@@ -62,7 +62,7 @@ def few(request, monkeypatch):
     return small
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("few", NAMES, indirect=True)
 def test_every_case_gets_a_time_and_metrics(few, tmp_path, monkeypatch):
     asked = []

@@ -93,7 +93,7 @@ def test_the_fate_of_a_text(exercise, old, new, fate):
     assert survival._fate(exercise, code, text) == fate
 
 
-@pytest.mark.turns(37)
+@pytest.mark.turns(79)
 def test_survivors_are_those_that_the_cases_do_not_reject_and_the_file_does_not_list(exercise):
     sizes = 'SIZES = [{"n": 256}]\n'
     blunt = replace(exercise, specification=f"{exercise.specification}\n\n{sizes}")
@@ -109,7 +109,7 @@ def test_survivors_are_those_that_the_cases_do_not_reject_and_the_file_does_not_
     assert refuted.refuted == (guard,) and not refuted.holds and not refuted.survivors
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_share_of_the_mutants_is_chosen_by_their_words(exercise):
     whole, *parts = (survival.survival(exercise, one_in=share) for share in (1, 3, 3))
     assert parts[0] == parts[1] and 0 < parts[0].of < whole.of

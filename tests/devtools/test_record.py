@@ -147,7 +147,7 @@ def test_records_that_no_time_is_left_for_are_named(monkeypatch, tmp_path, capsy
     assert "memory: taken" in out and "timing: left out: no time left" in out
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_each_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")

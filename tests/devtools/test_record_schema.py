@@ -46,7 +46,7 @@ MISFITS = {
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_record_is_named_and_not_shown(damage, tmp_path, capsys, caplog):
     text = SUITE.read_bytes()
@@ -126,7 +126,7 @@ def spoilt(found, random_):
     return found
 
 
-@pytest.mark.turns(29)
+@pytest.mark.turns(59)
 @pytest.mark.parametrize(
     "kind", [k for k in STORED if readers(json.loads(STORED[k].read_text())["kind"])]
 )

@@ -96,7 +96,7 @@ def test_a_perfect_record_passes():
     assert complaints(perfect()) == []
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize(
     "spoil",

@@ -81,7 +81,7 @@ def test_the_loss_is_against_the_fastest():
     assert pick.loss == 1.0
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_fitted_prices_cost_no_more_and_follow_the_times():
     names = [

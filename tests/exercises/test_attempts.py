@@ -36,7 +36,7 @@ def check(text: str):
     return session.check("add_ten")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_attempts_hold_what_failed_the_hints_and_the_minutes_to_the_pass(copy, monkeypatch):
     now = iter([1000.0, 1960.0])  # of the first attempt, and of the first pass
     monkeypatch.setattr(working_copy, "time", SimpleNamespace(time=lambda: next(now)))
@@ -55,7 +55,7 @@ def test_attempts_hold_what_failed_the_hints_and_the_minutes_to_the_pass(copy, m
     assert copy.progress()["add_ten"].minutes == 16.0  # to the first pass
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_failure_shows_the_diagnosis_and_the_way_to_a_hint(copy):
     text = repr(check(NO_GUARD))
     assert "fails in exactly this way: no guard" in text and 'hint("add_ten")' in text
@@ -83,7 +83,7 @@ def test_without_a_working_copy_hints_are_counted_in_the_session(tmp_path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 def test_a_stub_a_proof_and_a_judge_are_no_attempts(copy):
     check(read_exercise("add_ten").stub)
     prove(read_exercise("add_ten"))
@@ -99,7 +99,7 @@ def test_a_grader_has_no_working_copy(copy, monkeypatch):
     assert copy.answer("add_ten") == SOLUTION
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize(
     "damaged", ["", "[1", '{"exercises": [1]}', '{"exercises": {"add_ten": {"tries": "many"}}}']
 )

@@ -45,7 +45,7 @@ def diagnosed(name: str, text: str) -> tuple[str, str]:
     return judgement.first.property, diagnosis(exercise, judgement)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(
     ("name", "called", "broken", "names"),
     [
@@ -64,7 +64,7 @@ def test_a_known_mistake_is_named_whatever_the_variables_are_called(name, called
     assert diagnosed(name, rewritten(text, **names)) == (broken, called)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(
     ("name", "old", "new", "broken"),
     [
@@ -84,7 +84,7 @@ def test_another_mistake_has_no_diagnosis(name, old, new, broken):
     assert diagnosed(name, text) == (broken, "")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_where_two_known_mistakes_look_alike_neither_is_named():
     assert diagnosed("warp_max", wrong("warp_max", "upwards, and lane 0 stores")) == ("agrees", "")
 

@@ -19,7 +19,7 @@ def soon(monkeypatch):
     monkeypatch.setattr(session, "STEP_SECONDS", 0.3)
 
 
-@pytest.mark.turns(23)
+@pytest.mark.turns(47)
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_loop_without_an_end_is_told_with_its_line(soon, name):
     step, words = ENDLESS[name]

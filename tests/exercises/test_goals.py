@@ -126,7 +126,7 @@ def test_the_stores_of_tiles(shape, requests, sectors):
     assert tile_stores(*shape) == (requests, sectors)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 def test_products_under_copies_are_those_between_a_copy_and_its_wait():
     exercise = read_exercise("copy_ahead")
@@ -136,7 +136,7 @@ def test_products_under_copies_are_those_between_a_copy_and_its_wait():
     assert "products_under_copies is 0; the goal is at least 64: a tile's" in found.message
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_the_stores_of_tiles_are_those_that_are_counted():
     counted = judge(read_exercise("outer_sum"), read_exercise("outer_sum").solution).counters

@@ -39,7 +39,7 @@ def test_costs_add_the_counters_of_each_kind_and_their_total():
     }
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_pass_shows_its_standing_beside_the_reference_and_the_best(copy):
     known = dict(known_standings(EXERCISE))
     best = min(known, key=lambda name: known[name]["total"])
@@ -73,7 +73,7 @@ def test_a_pass_shows_its_standing_beside_the_reference_and_the_best(copy):
     assert "best known" not in repr(session.attempt(EXERCISE, EXERCISE.wrong[0].text, copy))
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 def test_an_own_pass_can_be_the_best_known(copy):
     lean = EXERCISE.solution
     session.attempt(EXERCISE, lean, copy)
@@ -84,7 +84,7 @@ def test_an_own_pass_can_be_the_best_known(copy):
     assert len(copy.progress()["transpose"].passes) == 2 and mine.total > 1
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_pass_of_before_the_predictions_has_no_time(copy):
     lean = EXERCISE.solution
     session.attempt(EXERCISE, lean, copy)
@@ -103,7 +103,7 @@ def test_a_pass_of_before_the_predictions_has_no_time(copy):
     assert len(head) == len(own) and not own[head.index(US) - 10 : head.index(US) + 2].strip()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_a_kernel_with_conflicts_is_predicted_to_be_slower():
     """The time is that of the text: the same products, with 32 times the wavefronts."""
     texts = {one.name: one.text for one in EXERCISE.correct}
@@ -115,7 +115,7 @@ def test_blanks_at_the_ends_of_lines_make_no_other_text():
     assert text_hash("a \nb\n\n") == text_hash("a\nb") != text_hash("a\nc")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_the_command_shows_the_passes_beside_the_known_solutions(copy, capsys):
     session.attempt(EXERCISE, EXERCISE.solution, copy)
     session.attempt(EXERCISE, EXERCISE.wrong[0].text, copy)
@@ -132,7 +132,7 @@ def test_the_command_shows_the_passes_beside_the_known_solutions(copy, capsys):
     assert f"{own['total']:,}" in shown and own["date"] in shown
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_without_a_working_copy_the_command_shows_the_known_solutions(
     tmp_path, monkeypatch, capsys
 ):

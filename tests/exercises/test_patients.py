@@ -47,19 +47,19 @@ def test_each_patient_has_a_verdict():
     assert set(VERDICTS) - {NOTHING} < set(KINDS)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("letter", KIND)
 def test_the_sanitizer_comes_to_the_verdict(letter):
     assert verdict(examined(patient(letter))) == KIND[letter]
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("letter", sorted(set(KIND) - {*RACY, "J", "L"}))
 def test_the_symptom_shows_in_lockstep(letter):
     assert patient(letter).run().wrong and not patient(letter).twin.run().wrong
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("letter", RACY)
 def test_an_order_of_warps_brings_the_symptom_out(letter):
     one = patient(letter)
@@ -87,7 +87,7 @@ def test_the_optimised_build_of_l_has_no_shared_store():
     assert "st." in module.ptx("debug") and patient("L").run(1).wrong == 0
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_a_patient_fits_into_a_cell():
     for letter in KIND:
         assert len(patient(letter).text.splitlines()) <= 24

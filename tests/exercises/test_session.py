@@ -61,7 +61,7 @@ def test_goals_are_not_judged_before_the_rest_holds(copy):
     assert max(map(len, repr(judgement).splitlines())) <= 100  # its sentence has more
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_goal_of_nothing_is_shown_with_a_pass(copy):
     session.write("transpose_padded", read_exercise("transpose_padded").solution)

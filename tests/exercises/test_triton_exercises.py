@@ -49,7 +49,7 @@ def test_the_stepper_shows_python():
     assert "weights = tl.exp(s - tl.max(s, 0))" in seen
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_notebook_keeps_the_text_and_checks_it(monkeypatch, capsys):
     monkeypatch.setattr(session, "_written", {})
     kernel = session.write(NAME, EXERCISE.solution)

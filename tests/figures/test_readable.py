@@ -321,7 +321,7 @@ def test_a_clock_that_does_not_move_is_a_flat_line_on_a_scale_of_a_percent():
     assert low <= -1 and 1 <= high < 2
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 def test_figures_can_be_read():
     """One test: they are drawn once, in one process."""
     found = drawn()

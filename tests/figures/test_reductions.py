@@ -15,7 +15,7 @@ def marked(figure):
     return [text.get_text() for text in figure.axes[0].texts if text.get_color() == RED][:-1]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_a_butterfly_marks_the_way_of_the_maximum_and_of_a_lane():
     rows = [np.random.default_rng(0).permutation(32).astype(float)]

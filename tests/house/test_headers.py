@@ -31,7 +31,7 @@ def names(text, word):
     return re.search(rf"\b{re.escape(word)}\b", text) is not None
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("path", ALL_FILES, ids=short_name)
 def test_a_header_is_complete_and_names_a_file_the_constants_and_the_entries(path):
@@ -97,7 +97,7 @@ def test_every_experiment_is_a_row():
     assert files == {step.file for step in EXPERIMENTS} and len(files) == len(EXPERIMENTS)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("step", [*LADDER, *BACKWARD, *EXPERIMENTS], ids=lambda step: step.entry)
 def test_ladder_row_fits_its_file(step):

@@ -91,7 +91,7 @@ def planned(folder, target):
     return result.stdout
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("group", "targets"),

@@ -36,7 +36,7 @@ def resolved(lines, folder):
     )
 
 
-@pytest.mark.turns(8, "conda")
+@pytest.mark.turns(17, "conda")
 @pytest.mark.system
 def test_what_conda_gives_to_pip_is_the_course_with_all_its_tests_need(tmp_path):
     done = resolved(PIP_LINES, tmp_path)
@@ -46,7 +46,7 @@ def test_what_conda_gives_to_pip_is_the_course_with_all_its_tests_need(tmp_path)
     assert "pytest" in done.stdout
 
 
-@pytest.mark.turns(8, "conda")
+@pytest.mark.turns(17, "conda")
 @pytest.mark.system
 def test_a_wrong_line_for_pip_is_noticed(tmp_path):
     engine, course = PIP_LINES

@@ -182,7 +182,7 @@ def test_a_missed_counter_and_a_false_alarm_are_told(tmp_path, monkeypatch):
     assert int(opcodes.replace(",", "")) - int(agreeing.replace(",", "")) == 1
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_the_python_blocks_run(capsys, monkeypatch):
     monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.system, pytest.mark.turns(7)]
+pytestmark = [pytest.mark.system, pytest.mark.turns(17)]
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_OURS = (".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "tour")

@@ -75,7 +75,7 @@ SHAPES = [
 
 
 # Two shapes for each method, all of them for the three: other sizes of a cluster have a test below.
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize(("method", "cluster"), in_turns(crossed(METHODS, (2, 8)), 3))
 def test_the_sanitizer_finds_nothing(method, cluster):
     """Rows, keys and columns that leave some blocks of a cluster without any of them."""
@@ -85,7 +85,7 @@ def test_the_sanitizer_finds_nothing(method, cluster):
         check(method, smallest(method, cluster), q, k, v, causal=causal)
 
 
-@pytest.mark.turns(29)
+@pytest.mark.turns(59)
 @pytest.mark.parametrize(("method", "cluster"), in_turns(crossed(METHODS, CLUSTERS), 3))
 def test_heads_and_biases_in_clusters(method, cluster):
     """Each size of a cluster with another sharing of the bias."""
@@ -97,7 +97,7 @@ def test_heads_and_biases_in_clusters(method, cluster):
     check(method, smallest(method, cluster), q, k, v, bias=shared, causal=True)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(("cluster", "method"), in_turns(crossed(CLUSTERS, METHODS), 4))
 def test_no_order_of_warps_and_blocks_changes_a_bit(method, cluster, monkeypatch):
     q, k, v = seeded_qkv((1, 2, 11, 50), kv_length=45, seed=cluster)
@@ -109,7 +109,7 @@ def test_no_order_of_warps_and_blocks_changes_a_bit(method, cluster, monkeypatch
         np.testing.assert_array_equal(attention(q, k, v, **call), expected)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("cluster, width, keys", [(1, 64, 64), (2, 80, 56), (4, 64, 56)])
 def test_large_tiles_of_29(cluster, width, keys):
     """The last tile has some of its keys; blocks of a cluster of 4 have none."""
@@ -124,7 +124,7 @@ def tuned(method):
     return smallest(method, 4, **more) if method in METHODS else {}
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize(("method", "value"), crossed(SINGLE, [np.nan, np.inf, -np.inf]), ids=str)
 def test_a_query_that_is_no_number_spoils_its_row_alone(method, value):
     q, k, v = seeded_qkv((1, 2, 11, 24), kv_length=30, seed=5)
@@ -138,7 +138,7 @@ def test_a_query_that_is_no_number_spoils_its_row_alone(method, value):
     np.testing.assert_array_equal(lse, expected_lse)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("method", SINGLE)
 def test_a_key_that_is_no_number_spoils_the_rows_that_see_it(method):
     q, k, v = seeded_qkv((1, 2, 30, 24), seed=5)
@@ -202,7 +202,7 @@ def with_a_switch(source):
     return "".join([*parts, source[end:]]), texts
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize("method", in_turns(SINGLE, 6))
 def test_every_barrier_is_needed(method):
     """Without it the Sanitizer finds a race, at the least; so none waits for nothing."""
@@ -259,7 +259,7 @@ def test_constants_that_a_kernel_cannot_take_do_not_compile(method, constants, m
         RawModule(code=source, options=as_options(constants)).compile()
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("key_warps", in_turns([1, 2], 2))
 def test_11_and_12_give_the_same_bits(key_warps):
     """The same sums in the same order, as 12's header says."""
@@ -278,7 +278,7 @@ LONG = {"flash_fp32": ONE_WARP, "flash_async": ONE_WARP, "flash_split": ONE_WARP
 
 
 # flash_async has the bits of flash_fp32, as a test above says.
-@pytest.mark.turns(23)
+@pytest.mark.turns(47)
 @pytest.mark.parametrize("method", in_turns(["flash_fp32", "flash_split"], 2))
 def test_long_rows_keep_their_digits(method):
     """One float32 sum over as many keys would have four times this error, or more."""
@@ -290,7 +290,7 @@ def test_long_rows_keep_their_digits(method):
     assert np.linalg.norm(out - expected) < 3e-7 * np.linalg.norm(expected)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize(("method", "keys"), in_turns(crossed(list(LONG), [25, 64, 135]), 3))
 def test_rows_that_end_about_where_a_span_does(method, keys):
     """Spans are 4 tiles of 8 keys; -inf hides all keys of the first ones, in some rows."""

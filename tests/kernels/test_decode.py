@@ -113,7 +113,7 @@ RAGGED = [
 ]
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize(("method", "case"), in_turns(crossed(METHODS, RAGGED), 6), ids=str)
 def test_ragged_lengths(method, case):
     """32 rows are two blocks' of 16; 30 columns are copied element by element."""
@@ -123,7 +123,7 @@ def test_ragged_lengths(method, case):
     check(*inputs(dtype, len(LENGTHS), heads, kv_heads, n, m, d), LENGTHS, method, **how)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("blocks", in_turns([1, 2, 5, 40], 2))
 def test_any_number_of_blocks(blocks):
     """A block has pieces of many heads, or a head hundreds of keys in many blocks."""
@@ -131,7 +131,7 @@ def test_any_number_of_blocks(blocks):
     check(*inputs(BFLOAT16, 3, 4, 2, 1, 700, 32), (700, 3, 450), options=chosen)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("cluster", in_turns([1, 2, 4, 8], 2))
 def test_any_cluster(cluster):
     """Of 10 rows some blocks finish more than others, or none; 3 keys are one block's."""
@@ -140,14 +140,14 @@ def test_any_cluster(cluster):
     check(*cache, (300, 3, 150), "decode_cluster", options=chosen, causal=True)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_many_sequences():
     """More than a warp has lanes."""
     lengths = [b * 7 % 90 for b in range(70)]
     check(*inputs(HALF, 70, 2, 1, 1, 96, 16), lengths, page=96, options=("-DBLOCKS=11",))
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_without_lengths_and_with_queries_before_the_first_key():
     q, k, v = inputs(BFLOAT16, 2, 6, 3, 5, 40, 64)
     out = attention(q, k, v, "decode", causal=True)
@@ -160,7 +160,7 @@ def test_other_scales(method, scale):
     check(*inputs(BFLOAT16, 1, 4, 2, 1, 300, 64), (290,), method, scale=scale)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(
     ("method", "option"),
     in_turns([("decode", "-DBLOCKS=1"), ("decode", "-DBLOCKS=3"), ("decode_cluster", "")], 3),
@@ -182,7 +182,7 @@ def test_unaligned_caches(method, shift):
     assert_agrees(out, expected(q, k, v, (50,))[0], relative=4e-3, name="out")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_calls_again_and_plans_leave_the_counters_at_zero():
     q, k, v = inputs(BFLOAT16, 2, 4, 2, 1, 300, 64)
     lengths = np.array([300, 120], np.int32)
@@ -194,7 +194,7 @@ def test_calls_again_and_plans_leave_the_counters_at_zero():
             assert_agrees(out, expected(q, k, v, lengths)[0], relative=4e-3, name="out")
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(
     ("method", "case"),
     in_turns(
@@ -218,7 +218,7 @@ JOINS = "__syncthreads();  // barrier: a fast warp would join parts that "
 BARRIERS = ("cluster_wait();   //", f"{JOINS}are not", f"{JOINS}others", "inbox.wait(0);")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("line", in_turns(BARRIERS, 4))
 def test_every_barrier_of_a_cluster_is_needed(line):
     text = kernel_path("34_decode_cluster").read_text()
@@ -233,7 +233,7 @@ def test_every_barrier_of_a_cluster_is_needed(line):
     assert report.findings
 
 
-@pytest.mark.turns(23)
+@pytest.mark.turns(47)
 def test_a_page_outside_the_cache_is_reported():
     """A plan reads its table when it runs, after the host's check."""
     q, k, _ = inputs(BFLOAT16, 1, 1, 1, 1, 64, 64)
@@ -245,7 +245,7 @@ def test_a_page_outside_the_cache_is_reported():
     assert {finding.kind for finding in report.findings} == {"out-of-bounds"}
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("d", in_turns([64, 256], 2))
 def test_counts(d):
     """Each byte of K and V is read once, whatever the group; conflicts in no tile."""
@@ -265,7 +265,7 @@ def test_counts(d):
     assert products[0] == products[1] == 2 * 256 // 16 * (2 * d // 16 + 2 * d // 16)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_counts_of_a_cluster():
     """A byte of the cache is read once; parts travel in shared memory, and nothing is counted."""
     q, k, v = inputs(BFLOAT16, 1, 4, 1, 1, 256, 64)
@@ -425,7 +425,7 @@ def test_the_fastest_tiles_that_fit_are_taken():
     assert warps == [c["WARPS"] for c in DECODE_TILES.of(128)[:2]] == [8, 4]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("d", in_turns([64, 128], 2))
 def test_the_tiles_of_an_h200_are_right(d):
     """But for a stage at d = 128, which sm_80 has no shared memory for."""

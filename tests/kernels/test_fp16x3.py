@@ -59,13 +59,13 @@ RAGGED = [
 ]
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize(("shape", "causal"), in_turns(crossed(RAGGED, [False, True]), 3), ids=str)
 def test_ragged_tiles_and_grouped_heads(shape, causal):
     check(*inputs(*shape), causal=causal, relative=EXACT)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("d", [16, 100])
 def test_a_block_takes_tile_after_tile(d):
     """Rings go round several times, and Q is written over the one of the round before."""
@@ -74,7 +74,7 @@ def test_a_block_takes_tile_after_tile(d):
         check(*inputs(1, 3, 3, 200, 200, d), causal=True, options=options, relative=EXACT)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 def test_arrays_that_are_not_aligned():
     """A float past an aligned address, in rows that vector loads would fit."""
     given = [
@@ -86,7 +86,7 @@ def test_arrays_that_are_not_aligned():
     assert_agrees(out, reference.attention(*given), relative=EXACT, name="out")
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("times", [3e3, 1e4, 1e8])
 def test_huge_scores(times):
     """A maximum of 2^25 and more, from which 14 could not be taken without rounding."""
@@ -98,7 +98,7 @@ def test_huge_scores(times):
     assert_agrees(out, expected, relative=RELATIVE, name="out")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("scale", [-0.4, 0.0, 3.0])
 def test_other_scales(scale):
     check(*inputs(1, 1, 1, 40, 150, 64), scale=scale)
@@ -134,7 +134,7 @@ def test_a_key_that_a_mask_hides_does_not_count(value):
     assert_agrees(out[..., :-1, :], expected[..., :-1, :], relative=EXACT, name="out")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(("name", "d"), in_turns(crossed(list(RANGES), [64, 72]), 5))
 def test_powers_of_two_bring_numbers_into_range(name, d):
     given = [np.float32(x) for x in RANGES[name](*inputs(1, 1, 1, 130, 150, d))]
@@ -184,7 +184,7 @@ def halves_as_floats(halves, d, m, of_v):
     return numbers[:, :m, :d]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize(("d", "threads"), [(40, 256), (64, 64), (128, 1024), (81, 128)])
 def test_both_parts_together_are_the_number(d, threads):
     """23 bits of each, V for the keys that share a tile's column, K for each key."""
@@ -204,7 +204,7 @@ def test_both_parts_together_are_the_number(d, threads):
 METHOD_FILE = "33_flash_fp16x3"
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize(
     "text", ["(x / COUNT == 0 ? D * 128 : 0)", "x / COUNT == 0 ? small[i] : big[i]"]
 )
@@ -280,7 +280,7 @@ def test_counts():
     assert seen.totals["shared_store_conflicts"] == 0
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("d", [40, 128])
 def test_the_sanitizer_finds_nothing_in_the_split(d):
     _, k, v = (x.reshape(-1, *x.shape[2:]) for x in inputs(1, 2, 2, 1, 70, d))
@@ -289,7 +289,7 @@ def test_the_sanitizer_finds_nothing_in_the_split(d):
     assert watch.findings == []
 
 
-@pytest.mark.turns(29)
+@pytest.mark.turns(59)
 @pytest.mark.parametrize(("m", "d"), [(180, 56), (120, 128)])
 def test_the_sanitizer_finds_nothing(m, d):
     """A block takes two heads, of two tiles of keys each; one group sees no key of the last one."""
@@ -298,7 +298,7 @@ def test_the_sanitizer_finds_nothing(m, d):
     assert found.findings == [] and found.comparison.agrees
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_stores_that_the_tensor_cores_may_not_see_are_found():
     text = with_headers(kernel_path(METHOD_FILE).read_text(), kernel_path(METHOD_FILE).parent)
     assert text.count("        stores_visible();\n") == 1
@@ -307,7 +307,7 @@ def test_stores_that_the_tensor_cores_may_not_see_are_found():
     assert "asynchronous" in str(found.findings) or not found.comparison.agrees, found.findings
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("d", [64, 128])
 def test_ptxas_serialises_nothing(d, tmp_path):
     """No C7508 (setmaxnreg ignored), C7510 and C7515 (products one after the other)."""

@@ -66,26 +66,26 @@ def check(q, k, v, *, relative=None, **how):
     return assert_agrees(out, expected[0], relative=relative or RELATIVE[q.dtype], name="out")
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("dtype", [BFLOAT16, HALF, SINGLE], ids=str)
 def test_ragged_tiles_and_grouped_heads(dtype):
     """Rows and keys that end inside a tile, a padded head dim, two heads that share K and V."""
     check(*inputs(dtype, 4, 2, 35, 75, 40))
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_causal_rows_that_see_no_key(dtype):
     check(*inputs(dtype, 1, 1, 75, 41, 24), causal=True)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_rows_that_are_not_aligned(dtype):
     check(*inputs(dtype, 2, 2, 19, 21, 23), causal=True)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_a_bias_and_a_negative_scale(dtype):
     bias = np.random.default_rng(1).normal(size=(20, 37)).astype(np.float32)
@@ -93,13 +93,13 @@ def test_a_bias_and_a_negative_scale(dtype):
     check(*inputs(dtype, 2, 2, 20, 37, 32), bias=bias, scale=-0.4)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_two_tiles_of_rows_a_warp(dtype):
     check(*inputs(dtype, 3, 1, 70, 50, 24), causal=True, constants=SMALL | {"ROW_TILES": 2})
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("rise", [2.0, 40.0])
 @pytest.mark.parametrize("dtype", [HALF, SINGLE], ids=str)
 def test_scores_that_rise_from_tile_to_tile(dtype, rise):
@@ -109,7 +109,7 @@ def test_scores_that_rise_from_tile_to_tile(dtype, rise):
     check(q, k, v, relative=1e-5 if dtype == SINGLE else None)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_three_products_are_nearly_as_exact_as_fp32():
     """Without the small parts the error is that of 11 bits: the bound can fail."""
     q, k, v = inputs(SINGLE, 1, 1, 16, 200, 64)
@@ -120,7 +120,7 @@ def test_three_products_are_nearly_as_exact_as_fp32():
     assert compare(out, expected).relative_error > 1e-4
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(
     ("d", "dtype"), in_turns(crossed([8, 16, 64, 96], [SINGLE, BFLOAT16]), 2), ids=str
 )
@@ -134,7 +134,7 @@ def test_no_bank_conflicts(dtype, d):
         assert seen.totals["shared_load_conflicts"] == (8 if (dtype, d) == (BFLOAT16, 16) else 0)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("file", in_turns(["13_flash_wmma", "14_flash_mma", "15_flash_tf32x3"], 3))
 def test_the_compiler_makes_the_tensor_instructions_that_are_counted(file):
     """Written out in the code as often as in the PTX: every loop of products is unrolled."""
@@ -149,7 +149,7 @@ def test_the_compiler_makes_the_tensor_instructions_that_are_counted(file):
     assert count_operations(code, "HMMA")["HMMA"] == expected
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_memory_is_used_soundly(dtype):
     with observe(Sanitizer()) as report:
@@ -157,7 +157,7 @@ def test_memory_is_used_soundly(dtype):
     assert report.findings == []
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_a_bias_of_even_rows(dtype, start):
@@ -180,14 +180,14 @@ def test_pairs_of_the_bias_save_loads():
     assert found[0] < found[1]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("scale", [-0.4, 0.0])
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_other_scales_without_a_bias(dtype, scale):
     check(*inputs(dtype, 2, 2, 20, 37, 32), scale=scale)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_higher_maxima_cost_rescaling():
     """Sums are rescaled where a maximum rises, and not where the first tile has it."""
     q, k, v = inputs(HALF, 1, 1, 17, 100, 32)
@@ -210,7 +210,7 @@ TILES = [
 ]
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize(("dtype", "tile"), in_turns(TILES, 6), ids=str)
 def test_tiles_of_the_table(dtype, tile):
     """The first of each width, which the simulator's own device has no use for or no room.

@@ -40,7 +40,7 @@ def edited(*pairs):
 WIDTHS = [(64, 2), (64, 3), (128, 2), (192, 2), (256, 2)]  # and groups of warps
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(("width", "causal"), in_turns(crossed(WIDTHS, [False, True]), 5))
 def test_nothing_is_found_at_any_width(width, causal):
     width, groups = width
@@ -50,7 +50,7 @@ def test_nothing_is_found_at_any_width(width, causal):
     assert found.findings == [] and found.comparison.agrees
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize(("keys", "case"), in_turns(crossed([64, 128], [GROUPED, SMALL]), 2))
 def test_nothing_is_found_with_other_tiles(keys, case):
     found, _ = kinds(case=case, options=(f"-DBC={keys}", "-DBLOCKS=5"))  # of 8 tiles of rows, or 4
@@ -65,7 +65,7 @@ def pairs_of(edits):
         yield "\n".join(old), "\n".join(new)
 
 
-@pytest.mark.turns(53)
+@pytest.mark.turns(107)
 @pytest.mark.parametrize("ablation", in_turns(ABLATIONS, 10), ids=lambda one: one["name"])
 def test_nothing_is_found_without_an_idea(ablation):
     text = edited(*pairs_of(ablation.get("edits", "")))
@@ -74,7 +74,7 @@ def test_nothing_is_found_without_an_idea(ablation):
     assert found.findings == [] and found.comparison.agrees
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("stages", in_turns([1, 3], 2))
 def test_nothing_is_found_with_other_numbers_of_tiles(stages):
     line = "constexpr int STAGES = 2;"
@@ -87,7 +87,7 @@ def test_nothing_is_found_with_other_numbers_of_tiles(stages):
 SKIPPED = re.compile(r" +k_ring\.wait_full\(step\);  // others see .*\n +v_ring\.wait_full.*\n")
 
 
-@pytest.mark.turns(47)
+@pytest.mark.turns(97)
 def test_a_release_of_a_tile_that_need_not_be_here_is_found():
     text, times = SKIPPED.subn("", TEXT)
     found, _ = kinds(text, SEVERAL_ROUNDS, TWO_BLOCKS)
@@ -120,7 +120,7 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize("name", in_turns(list(BROKEN), 6))
 def test_what_is_missing_is_named(name):
     pairs, says = BROKEN[name]

@@ -79,7 +79,7 @@ def test_scores(file, shape):
     run_scores(file, q, k)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("pad", [0, 1])
 @pytest.mark.parametrize("k_tile", [0, 1, 2])
 @pytest.mark.parametrize("tile", [5, 16, 32])
@@ -184,7 +184,7 @@ def product(weights, v):
     return weights.astype(np.float64) @ v.astype(np.float64)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("spread", [3.0, 1e30])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_serial_softmax_and_output(shape, spread):
@@ -250,7 +250,7 @@ def test_scale(scale):
         assert_agrees(out, reference.attention(q, k, v, scale=scale), name=method)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("method", [m for m in METHODS if "float32" in methods.dtypes_of(m)])
 def test_more_heads_than_a_grid_holds(method, monkeypatch):
     """The heads go to the GPU in slices; every head of every slice is written, and no more."""

@@ -53,7 +53,7 @@ def problems(count):
             yield found
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("gpu", [*GPUS, *SMALL], ids=lambda gpu: gpu.name)
 def test_what_is_chosen_can_be_launched(gpu):
     seen = set()
@@ -130,7 +130,7 @@ def test_a_device_that_only_a_cluster_s_tiles_fit():
     assert row.launch(problem, device=tight).shared_bytes <= tight.shared_bytes
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 def test_a_row_that_no_shared_memory_holds():
     (row,) = steps_of("rows_online")
     gpu = Device("sm_61", (6, 1), 28, 48 * KB)
@@ -303,7 +303,7 @@ def test_what_is_refused_is_refused_every_time(tmp_path, monkeypatch):
     assert len(tuned_for) == 2
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_calls_of_different_problems_do_not_share_launches():
     """Shapes, masks and options in turn: each result is that of its own call."""
     calls = [
@@ -321,7 +321,7 @@ def test_calls_of_different_problems_do_not_share_launches():
         assert out.dtype == np.float32
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("method", ["flash_rows", "flash_fp32", "flash_async"])
 def test_an_unchanged_maximum_rescales_by_one(method):
     """The first key has the maximum, the early half of the others +1, the late half -1: a factor

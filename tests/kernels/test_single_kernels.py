@@ -114,7 +114,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(("method", "shape"), crossed(SINGLE, SHAPES, each=5), ids=str)
 def test_shapes(method, shape):
     extents, keys = shape
@@ -125,7 +125,7 @@ def test_shapes(method, shape):
     check(method, *seeded_qkv(extents, kv_length=keys, seed=11))
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("keys", [12, 35, 80], ids=lambda keys: f"{keys}keys")
 @pytest.mark.parametrize("method", [*SINGLE, *EXPERIMENT_NAMES])
 def test_causal(method, keys):
@@ -136,7 +136,7 @@ def test_causal(method, keys):
     assert (out[:, :, : max(0, 35 - keys)] == 0).all()
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
 @pytest.mark.parametrize("method", [*SINGLE, "multi_query", "register_tile"])
 def test_grouped_heads(method, kv_heads):
@@ -162,7 +162,7 @@ def swin_bias(heads, windows, side, shift):
     return relative[None] + np.array(masks)[:, None]  # (B, H, tokens, tokens)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("method", [*SINGLE, *EXPERIMENT_NAMES])
 def test_swin_windows(method):
     """Windows of 7 x 7 tokens with the bias and mask that Swin adds to the scores."""
@@ -173,7 +173,7 @@ def test_swin_windows(method):
     check(method, q, k, v, bias=bias, relative=relative)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("method", SINGLE)
 def test_bias_is_shared_over_batch_and_heads(method):
     q, k, v = seeded_qkv((2, 3, 5, 8), kv_length=9, seed=6)
@@ -182,7 +182,7 @@ def test_bias_is_shared_over_batch_and_heads(method):
         check(method, q, k, v, bias=bias, causal=True)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("method", SINGLE)
 def test_a_row_with_every_key_masked_by_the_bias_gives_zeros(method):
     q, k, v = seeded_qkv((1, 2, 6, 16), kv_length=130, seed=7)
@@ -195,7 +195,7 @@ def test_a_row_with_every_key_masked_by_the_bias_gives_zeros(method):
     assert (out[:, :, 2] == 0).all() and only.max() <= (6e-7 if method == "split_tf32x3" else 0)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("method", SINGLE)
 def test_huge_logits(method):
     """exp of a raw logit would overflow. A float32 score near 1000 is off by about 1e-4, which is
@@ -207,7 +207,7 @@ def test_huge_logits(method):
     check(method, -np.abs(q), np.abs(k), v, relative=3e-4)  # every score is far below zero
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("method", SINGLE)
 def test_scale(method):
     q, k, v = seeded_qkv((1, 2, 6, 9), kv_length=11, seed=2)
@@ -215,7 +215,7 @@ def test_scale(method):
         check(method, q, k, v, scale=scale)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("method", in_turns([*SINGLE, *EXPERIMENT_NAMES], 2))
 def test_unaligned_arrays(method, shift=2):
     """d % 4 == 0, but arrays may start anywhere: 16-byte accesses would be misaligned."""
@@ -243,7 +243,7 @@ def test_unaligned_arrays(method, shift=2):
 
 
 # rows_atomic is left out: on a GPU its atomics add in an order that varies.
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("method", [method for method in SINGLE if method != "rows_atomic"])
 def test_lse_is_optional_and_nothing_else_changes(method):
     q, k, v = map(device, seeded_qkv((1, 2, 5, 24), kv_length=70, seed=3))
@@ -271,7 +271,7 @@ def as_options(config):
     return tuple(f"-D{name}={value}" for name, value in config.items())
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize(("method", "width"), crossed(list(TILES), list(FLASH_TILES)))
 def test_flash_tiles(method, width):
     """Tiles of the table on shapes that they do not divide. The large ones take seconds to compile
@@ -285,7 +285,7 @@ def test_flash_tiles(method, width):
         check(method, q, k, v, causal=True, options=as_options(config))
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8])
 def test_clusters_that_split_the_head_dim(cluster):
     """A head dim that leaves the last block of a cluster a ragged slice, or with 8 blocks none."""
@@ -294,7 +294,7 @@ def test_clusters_that_split_the_head_dim(cluster):
     check("rows_split", q, k, v, causal=True, options=as_options(config))
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("keys", [1, 16, 130])
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8])
 def test_clusters_that_split_the_keys(cluster, keys):
@@ -344,7 +344,7 @@ def test_long_rows_are_refused_by_the_methods_that_keep_them():
             attention(q, k, v, method=method)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("method", ["rows_atomic", "rows_warp", "rows_online"])
 def test_the_longest_rows(method):
     q, k, v = seeded_qkv((1, 1, 1, 2), kv_length=ROW_KEYS, seed=9)
@@ -359,7 +359,7 @@ EXPERIMENT_SHAPES = [
 ]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("shape", EXPERIMENT_SHAPES, ids=str)
 @pytest.mark.parametrize("name", EXPERIMENT_NAMES)
 def test_experiments(name, shape):
@@ -368,7 +368,7 @@ def test_experiments(name, shape):
     check(name, q, k, v, relative=max(RELATIVE, step(name).relative))
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("d", [2300, 4100])
 @pytest.mark.parametrize("name", ["register_tile", "double_buffer_slices", "half2_tiles"])
 def test_experiments_cover_every_column_of_long_rows(name, d):
@@ -382,7 +382,7 @@ def test_wide_vectors_in_other_widths(options):
     check("wide_vectors", q, k, v, options=options)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_half2_rounds_to_half():
     """The error is that of operands with 11 bits: more than float32's, less than 2^-8."""
     q, k, v = seeded_qkv((1, 2, 21, 64), kv_length=70, seed=3)
@@ -460,7 +460,7 @@ def test_auto_takes_tensor_cores(heads, n, d, method):
     assert launch.shared_bytes <= GPUS[4].shared_bytes
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("d", [40, 300])
 def test_auto_runs_what_it_picks_and_says_so(d, caplog):
     q, k, v = seeded_qkv((1, 4, 9, d), kv_length=11, seed=1)

@@ -61,14 +61,14 @@ RAGGED = [
 ]
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(("given", "causal"), in_turns(crossed(RAGGED, [False, True]), 2), ids=str)
 def test_ragged_tiles_and_grouped_heads(given, causal):
     dtype, shape = given
     check(*inputs(dtype, *shape), causal=causal)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize(("groups", "heads"), in_turns([(2, 1), (3, 2), (2, 2), (3, 1)], 2))
 def test_two_warpgroups_and_three(groups, heads):
     """Tiles of 64 columns; three warpgroups take rows of which the first two see few keys."""
@@ -76,13 +76,13 @@ def test_two_warpgroups_and_three(groups, heads):
     check(*inputs(BFLOAT16, 1, 3, 1, 250, 250, 40), causal=True, options=chosen)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_a_block_takes_tile_after_tile():
     """Rings go round several times, for Q too."""
     check(*inputs(HALF, 1, 3, 3, 200, 200, 16), options=("-DBLOCKS=1", "-DGROUPS=2"))
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("scale", [-0.4, 0.0, 3.0])
 def test_other_scales(scale):
     check(*inputs(BFLOAT16, 1, 1, 1, 40, 150, 64), scale=scale)
@@ -91,7 +91,7 @@ def test_other_scales(scale):
 RISES = [0.05, 2.0, 40.0]  # of d = 256 less than the slack in all, at each second tile, at each
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("rise", RISES)
 @pytest.mark.parametrize("d", [64, 136, 256])
 def test_scores_that_rise_from_tile_to_tile(rise, d):
@@ -101,7 +101,7 @@ def test_scores_that_rise_from_tile_to_tile(rise, d):
     check(q, k, v)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("dtype", [HALF, BFLOAT16])
 def test_weights_above_one(dtype):
     """At d > 128 a shift stays where scores pass it by less than 8 powers of two: with one key
@@ -114,7 +114,7 @@ def test_weights_above_one(dtype):
     check(q, -k, v, scale=-1.0)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("given", [{"scale": -0.3}, {"scale": 200.0}, {"causal": True}], ids=str)
 def test_wide_rows_with_a_slack(given):
     """Negative scales, huge scores, rows that see no key of the first tiles or none at all."""
@@ -131,7 +131,7 @@ def test_what_it_does_not_take_is_refused_with_the_method_that_does():
         wgmma_config(Problem(1, 64, 64, 64), Device("A100", (8, 0), 108, 163 * 1024))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_counts():
     """One tile of 128 rows and two of 128 keys: what each engine does."""
     with observe(Counters()) as seen:
@@ -184,7 +184,7 @@ def test_the_longest_block_counts_what_the_kernel_does():
         assert longest_block(c, problem) == max(work) * (1.28 if groups == 3 else 1)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_every_tile_is_taken_once_whatever_the_groups():
     """Groups that do not divide the heads, blocks that do not divide the tiles."""
     for heads, blocks in ((1, 3), (2, 3), (3, 4), (1024, 2)):
@@ -221,7 +221,7 @@ def ptxas() -> str:
     return found[0] if found else shutil.which("ptxas") or pytest.skip("no ptxas here")
 
 
-@pytest.mark.turns(23)
+@pytest.mark.turns(47)
 @pytest.mark.parametrize("d", [64, 128, 192, 256])
 def test_ptxas_spills_nothing_and_serialises_nothing(d, tmp_path):
     """No C7508 (setmaxnreg ignored), C7510 and C7515 (products one after the other); no spills."""

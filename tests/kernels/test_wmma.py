@@ -43,14 +43,14 @@ def check(q, k, v, *, tile=SMALL, bias=None, **asked):
     return asnumpy(out).astype(np.float32)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("tile", [SMALL, LARGE], ids=str)
 def test_ragged_tiles_and_grouped_heads(tile):
     check(*inputs("bfloat16", (2, 4, 37, 24), keys=45, kv_heads=2), tile=tile)
     check(*inputs("bfloat16", (1, 1, 1, 1), seed=1), tile=tile)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("tile", [SMALL, LARGE], ids=str)
 def test_causal_rows_that_see_no_key(tile):
     for keys in (12, 35, 70):
@@ -87,7 +87,7 @@ def test_scores_that_rise_from_tile_to_tile(rise):
     check((q.astype(np.float32) * 100).astype(q.dtype), k, v)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_banks_and_memory():
     """No bank conflicts but of the row numbers, and every access is sound."""
     q, k, v = inputs("bfloat16", (1, 1, 37, 32), keys=50, seed=6)

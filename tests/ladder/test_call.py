@@ -95,7 +95,7 @@ def test_a_warm_call_does_little(gpu, method, most):
     assert functions_called(lambda: attention(*inputs, method=method, **options)) <= most
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize(
     "change",
@@ -247,7 +247,7 @@ def test_an_edited_kernel_stays_edited_until_a_call_is_made_of_it(gpu, own_file,
     assert kept.kept_call(form) is not old and kept.kept_call(form).is_current()
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_an_edited_kernel_is_seen_at_once_on_the_simulator(own_file):
     q, k, v = seeded_qkv(SHAPE)

@@ -54,7 +54,7 @@ def test_every_dtype_has_methods_and_every_method_a_dtype():
     assert taken["flash_wmma"] == taken["flash_mma"] == HALVES
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_output_has_the_dtype_of_the_inputs(dtype):
     q, k, v = rounded(dtype, keys=21)
@@ -169,7 +169,7 @@ def test_auto_names_no_method_that_has_no_tile():
         choose(Problem(1, 65535 * 128 + 1, 9, 60, dtype="bfloat16"), HOPPER)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_a_step_is_judged_in_a_dtype_that_it_takes():
     q, k, v = (array[0] for array in seeded_qkv((1, 2, 9, 12)))
     found = verify_step(step("flash_mma"), q, k, v)
@@ -180,7 +180,7 @@ def test_a_step_is_judged_in_a_dtype_that_it_takes():
     assert verify_method("flash_mma", *rounded("float16")).dtype == "float16"
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize("command", ["run", "count", "check", "trace"])
 def test_commands_take_a_dtype(command, capsys):
     small = ["--shape", "1,1,9,12", "--dtype", "float16"]

@@ -48,7 +48,7 @@ def expected(q, k, v, bias):
     return weights @ v / np.where(total > 0, total, 1)
 
 
-@pytest.mark.turns(37)
+@pytest.mark.turns(79)
 @pytest.mark.system
 @pytest.mark.parametrize("method", BIASED)
 def test_a_row_masked_by_the_least_float_has_the_weights_of_its_scores(method):

@@ -65,7 +65,7 @@ def qkv(dtype=np.float32):
     return [normal(*shape, seed=i).astype(dtype) for i, shape in enumerate(shapes)]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_attention_returns_the_callers_kind(no_gpu):
     arrays = qkv()
@@ -82,7 +82,7 @@ def test_attention_returns_the_callers_kind(no_gpu):
     assert_agrees(written.array, expected[0], name="written")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_a_plan_shares_the_memory_of_the_callers_arrays(no_gpu):
     arrays = qkv()
@@ -115,7 +115,7 @@ def test_a_plan_has_the_results_of_each_run_where_the_library_copies(no_gpu):
         np.testing.assert_array_equal(plan.lse.array, lse)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_layers_and_blocks_return_the_callers_kind(no_gpu):
     x, w = normal(5, 24), {name: normal(24, 24, seed=i) / 5 for i, name in enumerate(WITH_BIAS)}

@@ -7,7 +7,7 @@ from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.system
 @pytest.mark.parametrize(
     "method, dtype, asks",

@@ -20,7 +20,7 @@ def on_the_simulator(monkeypatch):
     monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(("method", "seed"), crossed(list(METHODS), [1, 2]))
 def test_methods_in_random_warp_order(method, seed, monkeypatch):
     dtype = DTYPES[dtypes_of(method)[0]]

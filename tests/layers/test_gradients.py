@@ -85,7 +85,7 @@ def check_norm(x, gamma, dout, *, dsum=None, eps=1e-5, options=(), relative=NORM
 
 
 # -- layer norm ------------------------------------------------------------------------------------
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize(
     ("d", "mean"),
     [(3, 1e4), (63, 0.3), (512, 1e4), (516, 0.3), (1000, 0.3), (1025, 0.3), (4097, 1e4)]
@@ -105,7 +105,7 @@ def test_a_single_column_has_no_gradient():
     assert asnumpy(dgamma) == 0 and abs(float(dbeta[0]) - float(dout.sum())) < 1e-5
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 70])
 @pytest.mark.parametrize("options", [(), ("-DBLOCKS=2",), ("-DBLOCKS=3", "-DROWS=2")], ids=str)
 def test_blocks_that_take_rows_in_turn(rows, options):
@@ -113,7 +113,7 @@ def test_blocks_that_take_rows_in_turn(rows, options):
     check_norm(x, None, normal(rows, 44, seed=2), options=options)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize(("warps", "rows"), [(1, 1), (2, 3), (5, 2), (32, 1)])
 def test_any_number_of_warps_shares_a_row(warps, rows):
     """Every warp's sums count, also those of warps that have no columns."""
@@ -165,7 +165,7 @@ def test_the_shape_is_kept_and_a_plan_reads_again():
         assert_agrees(found, one, relative=NORM, name="plan")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_the_same_bits_in_every_run(monkeypatch):
     arrays = device(normal(90, 200), normal(200, seed=1), normal(90, 200, seed=2))
     first = [asnumpy(one).copy() for one in layer_norm_backward(*arrays)]
@@ -285,7 +285,7 @@ def differences(function, arrays, step=1e-4):
     return found
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize(
     "options",
     [{}, {"causal": True, "approximate": "tanh"}, {"precision": "tf32x3", "method": "flash_rows"}],
@@ -328,7 +328,7 @@ def swin_loss(dout, side, shifts):
     return loss
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize("table", [True, False])
 def test_swin_stage_by_differences(table):
     """Two images of 4 x 2 windows of 2; the second block is shifted by 1."""
@@ -368,7 +368,7 @@ class Foreign:
         return types.SimpleNamespace(from_dlpack=Foreign)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_swin_stage_gives_gradients_of_the_callers_kind(no_gpu):
     row = LayerRow((1, 4, 4, 4), 3, 2, side=2, blocks=2)
     (x,), weights = seeded_rows(row.shape, seed=3), [seeded_weights(row, s) for s in (1, 2)]
@@ -498,7 +498,7 @@ def training():
     return x, target, weights, training_losses(x, target, weights)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_block_learns_the_mean_shade_of_windows(training):
     x, target, weights, losses = training
     expected = reference.transformer_block(x, weights, heads=HEADS)[..., 0].mean(axis=1)
@@ -506,7 +506,7 @@ def test_a_block_learns_the_mean_shade_of_windows(training):
     assert losses[-1] < 0.25 * losses[0]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_the_loss_curve_is_that_of_pytorch(training):
     torch = pytest.importorskip("torch")
     *problem, losses = training
@@ -597,7 +597,7 @@ def test_a_gradient_of_another_shape_is_refused():
         block.backward(x, saved)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(
     "options", [(), ("-DVECTORS=1", "-DWARPS=2", "-DROWS=2", "-DBLOCKS=1")], ids=str
 )
@@ -615,7 +615,7 @@ def test_the_sanitizer_finds_nothing(options, no_gpu):
         assert report.findings == []
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_the_sanitizer_finds_nothing_in_a_block(no_gpu):
     row = LayerRow((1, 5, 6), 7, 2)
     (x,), weights = seeded_rows(row.shape), seeded_weights(row, 1)

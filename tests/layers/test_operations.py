@@ -62,7 +62,7 @@ def run_norm(x, gamma, beta, *, options=(), parts=1, **more):
 
 
 # -- layer norm ------------------------------------------------------------------------------------
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(
     ("d", "mean"),
     [(1, 0.3), (3, 1e4), (63, 0.3), (512, 1e4), (1000, 0.3), (1024, 1e4), (1025, 0.3), (4097, 1e4)]
@@ -77,7 +77,7 @@ def test_layer_norm(d, mean):
     assert_agrees(y, expected, relative=NORM, name=f"width {d}, mean {mean}")
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(
     ("d", "plain"),
     [(1, 0), (63, 0), (80, 1), (128, 1), (256, 2), (512, 2), (516, 1), (768, 2), (1000, 1)]
@@ -96,7 +96,7 @@ def test_layer_norm_of_x_alone(d, plain, mean):
     assert_agrees(y, expected, relative=NORM, name=f"width {d}, mean {mean}")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("d", [80, 512, 768, 1000])
 def test_rows_of_x_alone_that_are_hard(d):
     """A constant row, an outlier where the pivot is taken, squares that overflow, and NaN."""
@@ -121,7 +121,7 @@ def test_a_first_number_that_is_far_off_costs_no_digits(d):
         assert_agrees(found[row, 1:], exact[row, 1:], relative=NORM, name=f"row {row}")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("shift", [1, 2])
 @pytest.mark.parametrize("moved", range(3))
 def test_one_array_that_float4_does_not_fit(shift, moved):
@@ -132,7 +132,7 @@ def test_one_array_that_float4_does_not_fit(shift, moved):
     assert_agrees(layer_norm(*given), reference.layer_norm(*arrays), relative=NORM, name="moved")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("d", [40, 1030])
 def test_constant_rows_become_beta(d):
     x = np.repeat(np.float32([[0.0], [7.25], [-3e4], [1e-20]]), d, axis=1)
@@ -141,7 +141,7 @@ def test_constant_rows_become_beta(d):
     np.testing.assert_array_equal(y, np.broadcast_to(beta, x.shape))
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_an_outlier_does_not_spoil_the_variance():
     x = normal(3, 2000, mean=0.0, spread=1e-3)
     x[:, 0] = [1e4, -2e3, 1.0]
@@ -149,7 +149,7 @@ def test_an_outlier_does_not_spoil_the_variance():
     assert_agrees(run_norm(x, None, None)[0], expected, relative=NORM, name="outlier")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("d", [77, 128, 1100])
 def test_residual_and_bias_are_added_first(d):
     x, residual, bias = normal(6, d), normal(6, d, seed=1), normal(d, seed=2)
@@ -158,7 +158,7 @@ def test_residual_and_bias_are_added_first(d):
     assert_agrees(y, reference.layer_norm(total), relative=NORM, name="with residual")
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("options", [("-DROWS=1",), ("-DROWS=7",)], ids=str)
 def test_rows_of_a_block(options):
     x = normal(9, 50)
@@ -166,7 +166,7 @@ def test_rows_of_a_block(options):
     assert_agrees(y, reference.layer_norm(x), relative=NORM, name=str(options))
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize("lanes", [1, 4, 16, 32])
 @pytest.mark.parametrize("d", [30, 64])
 def test_lanes_that_share_a_row(lanes, d):
@@ -178,7 +178,7 @@ def test_lanes_that_share_a_row(lanes, d):
     assert_agrees(y, reference.layer_norm(total), relative=NORM, name=str(options))
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("warps", [2, 5, 32])
 def test_any_number_of_warps_shares_a_row(warps):
     """Every warp's sums count, also those of warps that have no columns."""
@@ -387,7 +387,7 @@ def test_products_are_refused_by_name():
 
 
 # -- the sanitizer ---------------------------------------------------------------------------------
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("d", [80, 512, 768, 1000])
 def test_the_sanitizer_finds_nothing_in_a_norm_of_x_alone(d, no_gpu):
     x = normal(5, d)
@@ -397,7 +397,7 @@ def test_the_sanitizer_finds_nothing_in_a_norm_of_x_alone(d, no_gpu):
     assert report.findings == []
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("options", [(), ("-DVECTORS=1", "-DWARPS=2")], ids=str)
 def test_the_sanitizer_finds_nothing(options, no_gpu):
     """A warp a row, and a block a row whose second warp has a few columns."""
@@ -407,7 +407,7 @@ def test_the_sanitizer_finds_nothing(options, no_gpu):
     assert report.findings == []
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_the_sanitizer_finds_nothing_in_gelu(no_gpu):
     with observe(Sanitizer(("out",))) as report:
         bias_gelu(normal(3, 35), normal(35, seed=1))
@@ -455,13 +455,13 @@ def test_gelu_of_numbers_at_the_end_of_the_range():
     assert found[0] == np.inf and found[1] == x[0, 1] and found[2] == 0 and np.isnan(found[3])
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_layer_norm_of_numbers_as_far_apart_as_its_docstring_allows():
     x = 1e17 * np.where(np.arange(WIDEST) % 2, 1, -1)[None].astype(np.float32)
     assert_agrees(layer_norm(*device(x)), reference.layer_norm(x), relative=NORM, name="1e17")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("width", [40, 5000])
 def test_layer_norm_whose_squares_overflow_is_nan(width):
     x = normal(3, width)
@@ -472,7 +472,7 @@ def test_layer_norm_whose_squares_overflow_is_nan(width):
     assert_agrees(np.ascontiguousarray(found[::2]), sound, relative=NORM, name="others")
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("layer", [layer_norm, bias_gelu])
 def test_a_call_is_plain_where_all_arrays_begin_at_16_bytes(layer):
     """Else the vector loads of PLAIN would be misaligned; and a missing array has its own code."""

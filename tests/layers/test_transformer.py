@@ -28,7 +28,7 @@ def made(row: LayerRow, seed=1):
     return *seeded_rows(row.shape, seed=seed), seeded_weights(row, seed)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize(
     ("row", "options"),
     [
@@ -155,7 +155,7 @@ def test_each_refusal_names_the_argument_and_the_way_out(make, error, message):
         make()
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_the_sanitizer_finds_nothing(no_gpu):
     x, weights = made(LayerRow((1, 5, 6), 7, 2))
     block = TransformerBlock(
@@ -264,7 +264,7 @@ def test_tensors_of_any_real_dtype_are_read():
         host_weight("w", np.ma.masked_array(array, array > 1))
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(11)
 def test_a_block_keeps_the_weights_of_its_making():
     row = LayerRow((1, 2, 8), 12, 2)
     (x,), weights = seeded_rows(row.shape), {n: a.copy() for n, a in seeded_weights(row, 0).items()}

@@ -11,7 +11,7 @@ TOKENS = np.random.default_rng(5).normal(0.3, 1.4, (2, 5, 21)).astype(np.float32
 each_kernel = pytest.mark.parametrize("step", LAYERS, ids=layer_name)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(13)
 @pytest.mark.system
 @each_kernel
 def test_a_kernel_agrees_on_ragged_tokens(step):

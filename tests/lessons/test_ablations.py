@@ -105,7 +105,7 @@ def test_edits_are_made_in_order_one_or_several():
 
 
 # -- right results ---------------------------------------------------------------------------------
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("one", ABLATIONS, ids=LABELS)
 def test_an_ablation_computes_attention(one):
     q, k, v = seeded_qkv((1, 2, 37, 22), kv_length=41)
@@ -119,7 +119,7 @@ def test_an_ablation_computes_attention(one):
     assert np.isnan(made.out).all()
 
 
-@pytest.mark.turns(23)
+@pytest.mark.turns(47)
 @pytest.mark.parametrize("one", in_turns(ABLATIONS, 2), ids=lambda one: one.label)
 def test_an_ablation_has_no_race(one):
     q, k, v = seeded_qkv((1, 1, 18, 16), kv_length=40)
@@ -131,7 +131,7 @@ def test_an_ablation_has_no_race(one):
     assert agrees(made, float64_attention(q, k, v, causal=True))
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_the_barrier_that_late_v_saves_is_needed_without_it():
     late = variants("flash_async")["late V"]
     edits = [
@@ -152,7 +152,7 @@ def test_the_barrier_that_late_v_saves_is_needed_without_it():
     assert "race" in {finding.kind for finding in report.findings}
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_rows_that_see_no_key_are_zeros():
     q, k, v = seeded_qkv((1, 1, 40, 8), kv_length=9)
     for one in all_variants().values():
@@ -168,7 +168,7 @@ QKV = seeded_qkv((1, 1, 64, 32))
 TILE = ("-DROWS=4", "-DKEYS=4", "-DROW_WARPS=1", "-DKEY_WARPS=1")
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_pairs_of_lanes_halve_the_wavefronts_of_k_and_v():
     before, after = (
         counted(one, *QKV, options=TILE)
@@ -182,7 +182,7 @@ def test_pairs_of_lanes_halve_the_wavefronts_of_k_and_v():
     assert saved == 2 * k_and_v
 
 
-@pytest.mark.turns(47)
+@pytest.mark.turns(97)
 def test_pointers_and_barriers_show_in_the_counters():
     full = counted(Ablation("flash_async"), *QKV, options=TILE)
     pointers = counted(variants("flash_async")["pointers"], *QKV, options=TILE)
@@ -240,7 +240,7 @@ def measured(clock, causal=True):
     return ablation_times.FLASH.measure((1, 1, 20, 16), causal, 3, "simulator", clock)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_measuring_checks_and_relates_to_the_whole_kernel(simulated, monkeypatch):
     few = [one for one in ABLATIONS if one.name in ("lanes", "cluster", "relaxed")]
     monkeypatch.setattr(ablations, "ABLATIONS", tuple(few))
@@ -266,7 +266,7 @@ def test_measuring_checks_and_relates_to_the_whole_kernel(simulated, monkeypatch
         records.row_of(found, (1, 1, 20, 16), causal=False)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_wrong_ablation_is_named_and_not_timed(simulated, monkeypatch):
     broken = Ablation("flash_async", "scale", (("s[j] *= scale;", ";"),))
     monkeypatch.setattr(ablations, "ABLATIONS", (broken, ABLATIONS[0]))
@@ -301,7 +301,7 @@ def test_the_record_has_no_wrong_variant():
     assert not any(row["wrong"] for row in found["rows"])
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("one", in_turns(HOPPER_ABLATIONS, 7), ids=lambda one: one.name)
 def test_an_ablation_of_18_gives_the_same_attention(one):
     q, k, v = (array.astype(DTYPES["bfloat16"]) for array in seeded_qkv((1, 1, 300, 64)))

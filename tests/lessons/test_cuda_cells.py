@@ -49,7 +49,7 @@ def comments(browser):
     return browser.execute_script(COMMENTS)
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 def test_cuda_cells_are_coloured_as_cpp(browser, lab):
     browser.get(lab)
     WebDriverWait(browser, 60).until(lambda b: comments(b) == [True, False])

@@ -35,7 +35,7 @@ def traced():
     return fused.key_blocks(trace), (q @ k.swapaxes(1, 2))[0, 0] / 12**0.5, v[0]
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_key_blocks_hold_the_running_maximum_sum_and_output(traced):
     blocks, scores, v = traced
     assert [block["key0"] for block in blocks] == [0, 8, 16]
@@ -50,7 +50,7 @@ def test_key_blocks_hold_the_running_maximum_sum_and_output(traced):
         np.testing.assert_allclose(block["rescale"], rescale, rtol=1e-5)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_key_blocks_that_a_bias_hides_add_nothing():
     q, k, v = inputs(1, 21, 12)
     bias = np.zeros((1, 1, 21), np.float32)
@@ -73,7 +73,7 @@ def test_a_budget_is_used_up_and_not_exceeded():
     assert fused.shared_need("double_buffer_slices", 64) == 4 * (2 * 32 * 132 + 64 + 64)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize(("m", "tiles"), [(8, 1), (30, 4)])
 def test_kernel_20_meets_once_and_sends_for_each_key_tile(m, tiles):
     options = ("-DCLUSTER=4", "-DCOLS=1", "-DWARPS=4", "-DROWS=2", "-DKEYS=1")  # 8 rows, 8 keys
@@ -84,7 +84,7 @@ def test_kernel_20_meets_once_and_sends_for_each_key_tile(m, tiles):
     assert use.sent == tiles * 4 * (6 * 8 + 3 * 2 * (8 + 1 + 1)) * 4
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8])
 def test_kernel_19_meets_once_and_sends_a_part_of_each_row(cluster):
     """However many warps share the keys of a row: their parts are joined before."""
@@ -100,14 +100,14 @@ def test_kernel_19_meets_once_and_sends_a_part_of_each_row(cluster):
         assert least <= use.sectors <= least * 18 / 16
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_the_device_gives_kernel_20_its_tile():
     device = Device("a GPU with clusters", (9, 0), 132, 227 * 1024)
     q, k, v = inputs(16, 16, 8192)
     assert fused.cluster_use(20, q, k, v, device=device).blocks == 32
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_parts_of_a_row_join_to_its_softmax():
     q, k, v = inputs(3, 29, 20)
     parts = fused.key_parts(q, k, v, 2, TINY)
@@ -120,7 +120,7 @@ def test_parts_of_a_row_join_to_its_softmax():
         np.testing.assert_allclose(part["row_l"], np.exp(mine - mine.max()).sum(), rtol=1e-5)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_block_without_keys_has_nothing_to_join():
     first, last = fused.key_parts(*inputs(3, 8, 32), 2, TINY)
     assert first["tiles"] == [0]
@@ -183,7 +183,7 @@ def test_changes_of_the_loop_leave_out_those_behind_it():
         fused.loop_changes("11_flash_fp32", "01_scores_naive")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_grouped_heads_and_a_bias():
     q, k, v = inputs(19, 40, 64, heads=4, kv_heads=2)
     bias = np.random.default_rng(1).standard_normal((4, 19, 40)).astype(np.float32)
@@ -203,7 +203,7 @@ def test_warp_work_finds_the_busiest_warp():
     assert (work.loads[:, 0] > work.loads[:, 1]).all()
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_only_the_asynchronous_kernel_multiplies_while_data_travels():
     q, k, v = inputs(32, 96, 64)
     followed = {}

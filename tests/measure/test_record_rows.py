@@ -61,7 +61,7 @@ def made_up_gpu(monkeypatch):
 METHODS_OF = {"auto": "rows_online"}
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 def test_a_row_of_a_suite(made_up_gpu):
     row = SuiteRow(SHAPE, pipelines=True)
     suite = AttentionSuite("small", "", (row,), all_methods=True)
@@ -79,7 +79,7 @@ def test_a_row_of_a_suite(made_up_gpu):
     )
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
     """Half of the queries are compared, and an output with a NaN in another one is wrong."""
     suite = AttentionSuite("halves", "", (), dtype="bfloat16", sampled=True)
@@ -105,7 +105,7 @@ def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
         suite.run_row(row, ("flash_wmma",), iterations=2, warmup=0)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 def test_a_row_of_experiments(made_up_gpu, monkeypatch):
     found = fused.measure_shape(SHAPE, fused.VARIANTS, iterations=1)
     timed = found["candidates"]
@@ -116,7 +116,7 @@ def test_a_row_of_experiments(made_up_gpu, monkeypatch):
     assert report(record).count("rows_atomic") == 2
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_row_of_tiles(made_up_gpu):
     wanted = tile_model.variants(SHAPE, 33, Device())
     few = dict(list(wanted.items())[-3:])
@@ -124,7 +124,7 @@ def test_a_row_of_tiles(made_up_gpu):
     assert list(found["candidates"]) == list(few) and not found["wrong"]
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 def test_a_row_of_pipelines(made_up_gpu):
     found = lesson07_pipelines.measure_shape(SHAPE, 2)
     names = {*lesson07_pipelines.CHAINS, *lesson07_pipelines.METHOD_NAMES}
@@ -134,7 +134,7 @@ def test_a_row_of_pipelines(made_up_gpu):
     assert "05 softmax" in report({"rows": [found]})
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_times_of_the_score_kernels(made_up_gpu, monkeypatch):
     monkeypatch.setattr(memory_levels, "SHAPE", SHAPE)
     found = memory_levels.score_times(2)
@@ -157,7 +157,7 @@ def stored_rows(module) -> dict:
     return {"measure_shape": row, "measure": row, "compile_parts": 0}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("quick", [True, False])
 @pytest.mark.parametrize(
     "module",

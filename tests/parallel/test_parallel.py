@@ -52,7 +52,7 @@ def agrees(found, given, causal, relative=None, scale=None):
     return compare(out, exact, relative=relative) and compare(lse, sums, relative=relative)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("how", "size", "shape", "kv_heads", "dtype", "causal"),
@@ -75,7 +75,7 @@ def test_a_scale_of_the_callers():
     assert agrees(over_ranks(ring_attention, 2, given, scale=1.5), given, False, scale=1.5)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_ranks_in_sixteen_bits_are_no_less_exact_than_one():
     """Sums of more than two ranks are float32 until the last join rounds them."""
@@ -143,7 +143,7 @@ def test_launches_while_an_exchange_is_under_way_leave_room(monkeypatch):
         asked.clear()
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_causal_work_is_even():
     """A tile that a causal mask hides is not computed: count the products of each rank."""

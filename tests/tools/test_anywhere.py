@@ -133,7 +133,7 @@ def test_an_ordinary_user_is_one(project):
     assert done.stdout.strip() == str(who.pw_uid), done.stderr
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_the_factors_of_this_machine(tmp_path):
     values = anywhere.factors(tmp_path)

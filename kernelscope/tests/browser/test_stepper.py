@@ -123,7 +123,7 @@ def test_barrier_by_barrier_the_worked_example(browser, page):
     assert not errors(browser)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_matrix_product_shows_who_holds_what(browser, tmp_path):
     from traced_product import traced  # not above: notebooks import this module
 
@@ -182,7 +182,7 @@ def go(browser, root, step):
     )
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_ring_shows_its_mbarriers_its_tiles_and_who_waits(browser, engines):
     folder, traces = engines
     root = opened(browser, folder / "ring.html")
@@ -203,7 +203,7 @@ def test_a_ring_shows_its_mbarriers_its_tiles_and_who_waits(browser, engines):
     assert not errors(browser)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_turns_and_products_with_their_tiles(browser, engines):
     folder, traces = engines
     root = opened(browser, folder / "products.html")
@@ -236,7 +236,7 @@ def test_turns_and_products_with_their_tiles(browser, engines):
     assert not errors(browser)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("name", ["ring", "products"])
 def test_the_timeline_fits_any_width_and_has_contrast(browser, engines, any_width, name, width):
@@ -254,7 +254,7 @@ def test_a_kernel_without_engines_has_no_such_panel(browser, page):
     assert not root.find_element(By.CSS_SELECTOR, ".acs-engines").is_displayed()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_keys_buttons_and_slider_move(browser, page):
     root = opened(browser, page)
     root.send_keys(Keys.ARROW_RIGHT * 3)
@@ -274,7 +274,7 @@ def test_keys_buttons_and_slider_move(browser, page):
     assert root.get_attribute("data-step") == "1"
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_back_and_forth_show_the_same(browser, page):
     root = opened(browser, page)
 
@@ -295,7 +295,7 @@ def test_back_and_forth_show_the_same(browser, page):
     assert root.get_attribute("data-step") == "17" and picture() == there
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_the_current_line_and_its_accesses(browser, page):
     root = opened(browser, page)
     line = next(
@@ -399,7 +399,7 @@ def many_variables(tmp_path_factory):
     return path
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("width", [390, 820, 1440])
 def test_what_changes_is_in_sight_at_every_step(browser, many_variables, any_width, width):
     any_width(width)
@@ -417,7 +417,7 @@ def test_what_changes_is_in_sight_at_every_step(browser, many_variables, any_wid
     looked(browser, f"wide-{width}")
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_all_text_has_contrast(browser, page, theme):
     feature = {"name": "prefers-color-scheme", "value": theme}
@@ -432,7 +432,7 @@ def test_all_text_has_contrast(browser, page, theme):
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_small_arrays_in_global_memory_fill_as_they_are_used(browser, page):
     root = opened(browser, page)
     assert all("acs-empty" in kind for kind in grid(root, "q[1][4][4]")[1])
@@ -468,7 +468,7 @@ def test_a_cell_that_is_read_but_never_written_keeps_a_mark(browser, tmp_path):
     looked(browser, "page-read-but-never-written")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_another_block_can_be_chosen(browser, page):
     root = opened(browser, page)
     Select(root.find_element(By.CSS_SELECTOR, ".acs-chooser select")).select_by_visible_text(
@@ -479,7 +479,7 @@ def test_another_block_can_be_chosen(browser, page):
     assert column(root, "score") == ["30", "40", "78", "104"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_it_plays_to_the_end_and_stops(browser, page):
     root = opened(browser, page)
     root.send_keys(Keys.END)
@@ -491,7 +491,7 @@ def test_it_plays_to_the_end_and_stops(browser, page):
     assert root.find_element(By.CSS_SELECTOR, ".acs-play").is_enabled()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_a_finding_is_shown_where_it_happened(browser, tmp_path):
     tracer = Tracer(block=(1, 0, 0))
     source = """extern "C" __global__ void k(const float* q, float* out) {
@@ -535,7 +535,7 @@ def test_bank_conflicts_and_scattered_sectors_are_counted(browser, tmp_path):
     assert texts(root, ".acs-bank b") == ["32"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_a_wide_load_whose_neighbours_want_the_same_takes_half_the_passes(browser, tmp_path):
     # Rows of 68 words, two lanes each, as a tile of keys is read; each lane stores a float4.
     source = """extern "C" __global__ void k(const float4* k, float4* out) {
@@ -599,7 +599,7 @@ def warp_accesses():
                     yield lanes, item[lanes] * size, size
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_wavefronts_are_counted_as_the_counters_count_them(browser):
     page = Path(kernelscope.__file__).parent / "watch" / "tracer" / "stepper_page"
     source = (page / "1_data.js").read_text(encoding="utf-8")
@@ -683,7 +683,7 @@ def run_cell(browser, number, selector):
     return patience.until(attempt)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.timeout(280)
 def test_the_widget_in_jupyterlab(browser, lab):
     browser.get(lab)

@@ -24,7 +24,7 @@ def test_the_chosen_cases_have_every_rank_swizzle_type_and_stride():
     assert any(min(case.first) < 0 for case in CHOSEN)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
 def test_a_box_is_copied_element_by_element(case):
@@ -47,7 +47,7 @@ SHORT_ROWS = [
 ]
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.system
 @pytest.mark.parametrize("case", SHORT_ROWS, ids=lambda case: case.name)
 def test_rows_shorter_than_the_swizzle_are_as_far_apart_as_it_is_long(case):
@@ -83,7 +83,7 @@ REDUCTIONS = [
 ]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("case", REDUCTIONS, ids=lambda case: case.name)
 def test_a_reduction_combines_what_is_there(case):
@@ -109,7 +109,7 @@ PLAIN = [case for case in cases() if case.what.startswith("plain")]
 PLAIN = [case for case in PLAIN if case.values == "bits" and "f" not in case.kind][::2]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.name)
 def test_plain_copies_and_reductions(case):

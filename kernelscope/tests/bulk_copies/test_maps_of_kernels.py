@@ -115,7 +115,7 @@ def unswizzled(data, swizzle):
     return np.take(data, place ^ (place >> 7 & mask) << 4, axis=1)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("space", [{}, {"IN_GLOBAL": 1}], ids=["shared", "global"])

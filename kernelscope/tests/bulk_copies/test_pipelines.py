@@ -60,7 +60,7 @@ def test_named_barriers_pass_turns_between_warpgroups(build, order):
     assert (out == 1000 * np.arange(5)[:, None] + np.arange(127, -1, -1)).all()
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.system
 @pytest.mark.parametrize("operation", ["store", "add"])
 def test_processes_share_a_launch_with_bulk_copies(operation, monkeypatch):

@@ -226,7 +226,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("order", [None, 1, 2], ids=["lockstep", "random", "another"])
 @pytest.mark.parametrize("name", EXPECTED)
 def test_they_arrive_and_nothing_is_found(kernels, name, order):

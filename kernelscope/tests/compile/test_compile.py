@@ -101,7 +101,7 @@ def test_a_relative_folder_is_of_the_current_one(tmp_path, monkeypatch):
         assert size in compile_ptx(source, options=("-Iinclude",)).ptx
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_cudas_headers_need_no_toolkit_and_do_what_they_are_for():
     source = r"""
@@ -252,7 +252,7 @@ extern "C" __global__ void k(float* x) {{
 }}"""
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("lacked", "includes", "lines", "expected"),

@@ -126,7 +126,7 @@ def test_one_outlier_moves_neither_median_nor_ratio():
     assert (ratio.value, ratio.low, ratio.high) == (2, 2, 2)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_the_interval_holds_the_truth_and_narrows_with_samples():
     rng = np.random.default_rng(5)

@@ -43,7 +43,7 @@ def run(*options, machine=None, monkeypatch=None):
 SMALL = "--kernels 8 --every 40 --sections opcodes random_kernels programs functions".split()
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 def test_the_simulator_agrees_with_itself():
     """At a 40th of the items; the debug build in random warp order stands in for the GPU."""
     record = run(*SMALL)
@@ -83,7 +83,7 @@ def test_an_earlier_record_of_another_gpu_is_refused_before_anything_runs(tmp_pa
         differential.main(["--self-test", "--earlier", str(path)])
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_one_wrong_bit_is_a_difference_everywhere(monkeypatch):
     options = ("--kernels", "2", "--every", "60", "--sections", *SMALL[5:])
     record = run(*options, machine=Faulty(), monkeypatch=monkeypatch)
@@ -112,7 +112,7 @@ def test_a_failing_item_is_recorded_and_the_rest_goes_on(monkeypatch):
     assert "no such thing" in record["differences"][0]["error"]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_items_after_a_lost_context_are_not_run(monkeypatch):
     """One finding, not one for each later item."""
 
@@ -346,7 +346,7 @@ def test_functions_with_exact_results_must_agree():
     assert functions.compare(function, a, b)["mismatches"] == 1
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_programs_compile_and_fill_their_output(program):
     compile_ptx(program.source, options=program.options)

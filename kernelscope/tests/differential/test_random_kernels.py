@@ -51,7 +51,7 @@ def assert_same(kernel, found, expected):
         )
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize("first", range(0, 8, 4))
 def test_both_builds_give_the_oracle_s_bits(first):
     kernels = [random_kernel(seed) for seed in range(first, first + 4)]
@@ -61,7 +61,7 @@ def test_both_builds_give_the_oracle_s_bits(first):
             assert_same(kernel, found, right)
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 def test_the_order_of_warps_does_not_matter():
     kernels = [random_kernel(s, block=(50 + s % 40,), grid=(2,)) for s in range(102, 106)]
     expected = [kernel.expected() for kernel in kernels]
@@ -71,7 +71,7 @@ def test_the_order_of_warps_does_not_matter():
             assert_same(kernel, found, right)
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(200, 100_000),
@@ -198,7 +198,7 @@ def test_a_result_counts_though_its_variable_is_set_again(right):
     assert differing(*results) == 40
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_a_reduction_over_the_wrong_lanes_is_found(monkeypatch):
     """The reduction takes all lanes of the warp, as if they had one mask."""
 

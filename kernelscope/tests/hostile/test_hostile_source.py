@@ -70,7 +70,7 @@ COMPILER_BOMBS = {
 }
 
 
-@pytest.mark.turns(23)
+@pytest.mark.turns(47)
 @pytest.mark.parametrize("name", COMPILER_BOMBS)
 def test_compiling_ends(name, tmp_path, monkeypatch):
     (tmp_path / "k.cuh").write_text('#include "k.cuh"\n#include "k.cuh"\n')
@@ -177,7 +177,7 @@ if child:
 """
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_both_processes_of_a_fork_compile(monkeypatch):
     monkeypatch.setenv(budget.TIMEOUT, "inf")
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED]).returncode == 0
@@ -379,7 +379,7 @@ RUNS = {
 BEFORE = {"calls": CALLS, "variable": "__device__ char g[8000000000ll];\n"}
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize("name", RUNS)
 def test_running_ends(name, capsys):
     body, grid, block, error, words = RUNS[name]

@@ -66,7 +66,7 @@ def test_lanes_go_in_order(opcode):
 SPECIAL = np.array([1e-40, -1e-40, 3e-39, 1.1754944e-38, np.inf, -np.inf, np.nan, -0.0, 0, 1.5])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("space", ["global", "shared"])
 @pytest.mark.parametrize("kept", [slice(0, 4), slice(3, 5), slice(4, 6), slice(6, 10), slice(7, 9)])

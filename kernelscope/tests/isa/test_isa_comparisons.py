@@ -106,7 +106,7 @@ def _targets(kind):
 _add_comparisons()
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.system
 def test_comparisons():
     """Every comparison operator, combination, type and result type."""

@@ -164,7 +164,7 @@ for mode, relu in itertools.product(("rn", "rz"), (False, True)):
     CASES[f"cvt.{mode}{'.relu' * relu}.tf32.f32"] = to_tf32(mode, relu)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("name", groups(by_type, CASES))
 def test_rows(name):

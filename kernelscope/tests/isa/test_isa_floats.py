@@ -150,7 +150,7 @@ for kind in ("f32", "f64"):
 test_class.__test__ = False
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("name", groups(by_name, CASES))
 def test_rows(name):

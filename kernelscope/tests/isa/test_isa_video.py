@@ -236,7 +236,7 @@ for kind, relu in itertools.product(LIMITS, (False, True)):
     )
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("family", sorted({text.split(".")[0] for text in CASES}))
 def test_family(family):

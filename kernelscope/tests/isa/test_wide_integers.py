@@ -105,7 +105,7 @@ def expected(x, y):
     return [*found, x >> by, s >> by, -s, (x ^ y) & ~(x | 5), flags, x // 1000003 + x % 10]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("build", BUILDS)
 def test_arithmetic_on_128_bits(build):

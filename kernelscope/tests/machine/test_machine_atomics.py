@@ -302,7 +302,7 @@ def test_atomic_halves(build):
     assert h2.tolist() == [a[::2].sum(), -2 * a[::2].sum(), a[1::2].sum(), -2 * a[1::2].sum()]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_locks_finish(build, order):
     lock, total, turns = zeros(1), zeros(1), zeros(96)

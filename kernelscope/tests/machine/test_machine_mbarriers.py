@@ -285,7 +285,7 @@ def library():
     return RawModule(code=LIBRARY, options=("-arch=compute_90",), backend="simulator")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(13)
 @pytest.mark.system
 def test_barriers_and_pipelines_of_libcu(library):
     a, out = np.arange(64, dtype=np.int32), zeros(64)
@@ -296,7 +296,7 @@ def test_barriers_and_pipelines_of_libcu(library):
     assert out.tolist() == a.reshape(5, 64)[:, ::-1].tolist()
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.system
 def test_a_barrier_of_libcu_that_hangs_is_found_soon(library):
     start = time.monotonic()

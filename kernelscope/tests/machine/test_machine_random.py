@@ -131,7 +131,7 @@ def programs():
 CODE, FUNCTIONS = programs()
 
 
-@pytest.mark.turns(41)
+@pytest.mark.turns(83)
 @pytest.mark.system
 @pytest.mark.parametrize("seed", range(KERNELS))
 def test_random_control_flow(seed, build):

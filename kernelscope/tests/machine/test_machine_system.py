@@ -212,7 +212,7 @@ def fibonacci(n):
     return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_recursion(build, order):
     n = 50
@@ -223,7 +223,7 @@ def test_recursion(build, order):
     assert parity.tolist() == [(i * 3 % 2 == 0) * 2 + i % 2 for i in range(n)]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_deep_and_endless_recursion():
     out = zeros(40)
@@ -311,7 +311,7 @@ def test_inline_ptx(build):
     assert np.allclose(f[1:], 2.0 ** (x * 0.25) * x * 0.25 + 1, rtol=1e-6)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_cooperative_groups(build, order):
     a, out = integers(64, 0, 9), zeros(128)
@@ -324,7 +324,7 @@ def test_cooperative_groups(build, order):
         assert out[64 + t] == (len(odd) * 100 + odd.index(t) if a[t] & 1 else 0)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 def test_tiles_of_several_warps(build, order):
     a, out = integers(128, 0, 70), zeros(256)
@@ -337,7 +337,7 @@ def test_tiles_of_several_warps(build, order):
         assert out[128 + first : 192 + first].tolist() == [tile.sum()] * 64
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_the_sanitizer_does_not_judge_the_memory_in_which_tiles_meet():
     with observe(Sanitizer()) as found:
@@ -345,7 +345,7 @@ def test_the_sanitizer_does_not_judge_the_memory_in_which_tiles_meet():
     assert found.findings == []
 
 
-@pytest.mark.turns(7)  # the header of cooperative groups takes the compiler seconds
+@pytest.mark.turns(17)  # the header of cooperative groups takes the compiler seconds
 def test_a_barrier_of_the_whole_grid(build, monkeypatch):
     monkeypatch.setattr(launch, "LANES_PER_CHUNK", 96)  # blocks of several chunks meet
     out, value = zeros((7, 33)), np.arange(7)

@@ -103,7 +103,7 @@ def by_the_rules(data, place, modes, linear, normalized):
     return weighed(texels, shares([f % 256 for f in fixed])) if linear else texels[0]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("linear", [0, 1])
 @pytest.mark.parametrize("normalized", [0, 1])

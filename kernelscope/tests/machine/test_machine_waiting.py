@@ -257,7 +257,7 @@ def some_patience(monkeypatch):
     monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "20")
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("threads", [1, 40])
 @pytest.mark.parametrize("cycles", [1000, 20_000_000])

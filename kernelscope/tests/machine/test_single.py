@@ -117,7 +117,7 @@ def in_numpy(monkeypatch):
     monkeypatch.setattr(Single, "go_on", lambda single, key, block: (key, 0))
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("name", CASES)
 def test_the_arrays_are_those_of_numpy(name, runs, monkeypatch):

@@ -98,7 +98,7 @@ def settled(monkeypatch):
     return found
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("places", (1, 5))
 @pytest.mark.parametrize("name", TAKEN + LEFT)

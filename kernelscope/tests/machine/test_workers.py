@@ -113,7 +113,7 @@ INDEPENDENT = {
 }
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("count", (2, 3))
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_arrays_are_those_of_one_process(name, count, shares, monkeypatch):
@@ -153,7 +153,7 @@ def test_observers_are_told_of_all_blocks_here(shares, monkeypatch):
     assert seen.totals["thread_instructions"] > SIZE and shares == []
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("bad", (0, BLOCKS // 2, BLOCKS - 1))
 def test_a_fault_in_any_block_is_that_of_one_process(bad, shares, monkeypatch):
     told = []
@@ -176,7 +176,7 @@ def test_a_warning_is_that_of_one_process(shares, monkeypatch):
     assert told[0] == told[1] and len(told[0]) == 1 and shares == [False]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_the_limit_of_time_ends_all_processes(shares, monkeypatch):
     monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "2")
     with pytest.raises(OutOfTime, match="slow"):
@@ -192,7 +192,7 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_interrupting_ends_all_processes(shares, monkeypatch, interruptible):
     monkeypatch.setenv(workers.WORKERS, "2")
     monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "30")  # where the interrupt is lost
@@ -241,7 +241,7 @@ def test_a_mask_knows_all_that_was_touched_from_its_first_byte_on():
     assert not mask.bytes.any() and mask.within == slice(0)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 def test_a_loop_over_the_grid_that_begins_at_the_first_byte_is_whole(shares, monkeypatch):
     """The first round of the first part touches byte 0, its second a place far behind."""
     monkeypatch.setenv(workers.WORKERS, "4")
@@ -294,7 +294,7 @@ def test_a_call_of_what_the_host_names_stays_in_one_process(function, shares, mo
     assert ("thread 999" in texts[0][0], texts[0][1]) in ((True, 0), (False, SIZE))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize("name", ("parts", "meet"))
 def test_lanes_of_one_access_in_several_arrays(name, shares, monkeypatch):
     kernel, found = module(POINTERS).get_function(name), []
@@ -331,7 +331,7 @@ def test_a_number_of_processes_that_no_machine_has_is_refused(text, monkeypatch)
         workers.worker_count()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_no_more_processes_than_parts(shares, monkeypatch):
     started = []
     start = workers.Team.start
@@ -391,7 +391,7 @@ module(CODE).get_function("slow")((BLOCKS,), (THREADS,), (y, np.int32(1 << 30)))
 """
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_processes_end_in_the_middle_of_a_part_where_the_first_one_was_killed():
     code = LEADER.format(folder=os.path.dirname(__file__))
     given = {"KERNELSCOPE_WORKERS": "2", "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -157,7 +157,7 @@ PAIRS = {
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("form", PAIRS)
 @pytest.mark.parametrize("family", FAMILIES)

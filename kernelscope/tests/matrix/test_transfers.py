@@ -48,7 +48,7 @@ def entry(number, opcode):
 ENTRIES = tuple(entry(number, opcode) for number, opcode in enumerate(OPCODES))
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.system
 @pytest.mark.parametrize("action", ["load.a", "load.b", "load.c", "store.d"])
 @pytest.mark.parametrize("space", [".global.", ".shared.", "."])

@@ -452,7 +452,7 @@ template <typename T, int N> struct Row { T value[N]; };
 """
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("text", "name", "shown", "dtypes", "const"),
@@ -492,7 +492,7 @@ def test_the_compiler_tells_the_types_of_pointers(text, name, shown, dtypes, con
     assert parameter.dtypes == dtypes and parameter.ctype.target.const == const
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("text", "kind", "bytes_", "is_struct"),
@@ -815,7 +815,7 @@ template <typename T> __global__ void scale(T* x) {}
 """
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(13)
 @pytest.mark.system
 def test_large_headers_are_compiled_once(monkeypatch):
     """Where the compiler may read a signature by itself; else in the debug build too, once."""

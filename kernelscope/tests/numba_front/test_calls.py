@@ -36,7 +36,7 @@ def test_the_table_names_every_row():
     assert len(TABLE) == len(feature_kernels.ROWS)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize(("feature", "state"), TABLE, ids=lambda text: text[:24])
 def test_a_row_of_the_table_is_true(feature, state, capsys):
     row = row_of(feature)
@@ -136,7 +136,7 @@ def test_without_the_compiler_of_numba_the_error_says_what_to_do(monkeypatch, st
         numba.run(first, 1, 32, X, 3)
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 def test_numba_is_imported_at_the_first_use_and_never_asks_for_a_driver():
     code = (
         "import sys, kernelscope, kernelscope.numba as front, kernelscope.cli.main\n"
@@ -186,7 +186,7 @@ def test_the_tracer_shows_variables_arrays_and_the_source():
 CASES = (good_kernels.case_matmul_tiled, good_kernels.case_constant_array_and_device_function)
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.parametrize("case", CASES, ids=["matmul_tiled", "device_function"])
 def test_both_builds_of_a_kernel_write_the_same(case):
     results = []

@@ -30,7 +30,7 @@ def check(found, expected, name):
     np.testing.assert_allclose(found, exact, limit, limit, equal_nan=False, err_msg=name)
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("case", good_kernels.CASES, ids=lambda case: case.__name__[5:])
 def test_a_kernel_computes_what_numpy_does_and_the_sanitizer_is_silent(case):
     for observers in ((), (Sanitizer(),)):
@@ -43,7 +43,7 @@ def test_a_kernel_computes_what_numpy_does_and_the_sanitizer_is_silent(case):
             assert not found.findings, str(found)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("kernel", wrong_kernels.WRONG, ids=lambda kernel: kernel.__name__)
 def test_a_wrong_kernel_is_found_on_its_line_with_its_array(kernel):
     kind, array, index = wrong_kernels.WRONG[kernel]

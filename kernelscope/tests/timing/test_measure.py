@@ -48,7 +48,7 @@ def probes(monkeypatch):
     return measure._Probes(cupy, module, sms=2)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_every_probe_runs(probes):
     """Each kernel of probes.cu is launched, and each constant is a positive number."""
@@ -58,14 +58,14 @@ def test_every_probe_runs(probes):
     assert all(np.isfinite(value) and value > 0 for value in found.values())
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(13)
 @pytest.mark.system
 def test_bandwidth_counts_read_and_written_bytes(probes):
     """2 MiB in 10 microseconds are 210 GB/s."""
     assert probes.bandwidths()["dram_gbps"] == pytest.approx(2 * (1 << 20) / 10e-6 / 1e9)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_a_load_of_the_bandwidth_probe_is_one_request():
     """ptxas keeps 16 bytes a load: two loads of parts would ask twice for each sector."""

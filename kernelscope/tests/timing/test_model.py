@@ -70,7 +70,7 @@ def copied(probe):
     return predicted
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_copy_takes_its_bytes_over_the_bandwidth(copied):
     found = copied()
@@ -95,7 +95,7 @@ def test_reading_alone_is_faster_than_copying():
         assert found == pytest.approx(1e9 / gbps)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_half_the_bandwidth_is_twice_the_time(copied):
     slow = replace(H200, dram_gbps=H200.dram_gbps / 2)
@@ -103,7 +103,7 @@ def test_half_the_bandwidth_is_twice_the_time(copied):
     assert 1.7 < copied(slow).us / copied().us < 2.05
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_copy_without_its_loads_or_stores_is_shorter(copied):
     found = copied()
@@ -113,7 +113,7 @@ def test_a_copy_without_its_loads_or_stores_is_shorter(copied):
         assert 0.3 * found.us < found.without_line[line] < 0.8 * found.us
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "clocks", "limit", "extra"),
@@ -185,7 +185,7 @@ def test_barriers_take_their_clocks(probe):
     assert shortest < found.us < 1.5 * shortest + START_US
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_atomics_on_one_address_wait_for_each_other():
     """The hottest address counts, not the number of atomics."""
@@ -239,7 +239,7 @@ def record():
     return record_on("h200")
 
 
-@pytest.mark.turns(17)
+@pytest.mark.turns(37)
 @pytest.mark.system
 @pytest.mark.filterwarnings("ignore::kernelscope.errors.ArgumentWarning")  # measured so
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ LAST_BIT = {"cross_entropy_gradient_bf16": 3}  # kernel -> its array; exponentia
 KERNELS = [(folder, name) for folder, kernels in EXPECTED.items() for name in sorted(kernels)]
 
 
-@pytest.mark.turns(29)
+@pytest.mark.turns(59)
 @pytest.mark.system
 @pytest.mark.parametrize(("folder", "name"), KERNELS)
 def test_a_kernel_gives_what_numpy_gives(folder, name):

@@ -10,7 +10,6 @@ from kernelscope.timing import Time, observer
 from kernelscope.timing.executions import executions
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.memory import caches
-from kernelscope.timing.memory.stores import JOINED
 from kernelscope.timing.memory.traffic import (
     ASKED,
     ATOMIC,
@@ -476,8 +475,8 @@ def test_stores_that_fill_their_sectors_together_leave_l1_as_fewer():
     whole = launched("structs", (1,), (256,), x, y, np.int32(4)).bounds["L2"]
     part = launched("three", (1,), (256,), x, y, np.int32(4)).bounds["L2"]
     lines = 8 * 4  # of a request, with 4 sectors each
-    for found, stores, of_line in ((whole, 4, 4 + LINE_STORE), (part, 3, 6 + LINE_STORE)):
-        sectors = JOINED * stores * lines * of_line + 32 / FASTEST
+    for found, of_line in ((whole, 4 + LINE_STORE), (part, 6 + LINE_STORE)):
+        sectors = lines * of_line + 32 / FASTEST
         assert found == pytest.approx(32 * sectors / H200.l2_gbps / 1e3, rel=0.01)
 
 
@@ -538,7 +537,7 @@ def test_words_from_anywhere_take_dram_a_piece_each():
     assert near.bounds["DRAM"] < 0.1 * picked.bounds["DRAM"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_lines_of_several_files_name_theirs(tmp_path):
     """Of two launches of one file the number alone is enough."""

@@ -37,7 +37,7 @@ def predict(tmp_path, capsys):
     return run
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_the_page_shows_an_answer(monkeypatch, capsys):
     monkeypatch.chdir(KERNELSCOPE)
@@ -48,7 +48,7 @@ def test_the_page_shows_an_answer(monkeypatch, capsys):
     assert capsys.readouterr().out == answer
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_the_answer_has_time_bounds_and_lines(predict, tmp_path):
     status, said = predict("--blocks", "16", "--json", str(tmp_path / "out.json"))
@@ -63,7 +63,7 @@ def test_the_answer_has_time_bounds_and_lines(predict, tmp_path):
     assert launch["limit"] == max(model.WAITS, key=launch["bounds"].get)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(13)
 @pytest.mark.system
 def test_another_gpu_has_other_constants(predict):
     """Of 8 MiB in L2: an H100's L2 is slower."""
@@ -102,7 +102,7 @@ def test_an_unknown_gpu_is_refused(predict):
     assert status == 2 and "no GPU 'h2000'" in said.err and "h200" in said.err
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_without_nvdisasm_the_answer_says_so(predict, monkeypatch):
     """Machine code is guessed from PTX, and the time is of the same size."""

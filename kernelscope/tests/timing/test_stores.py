@@ -10,7 +10,6 @@ from kernelscope.timing.gpus import gpu
 from kernelscope.timing.memory.stores import (
     ALONE,
     HALVES,
-    MOST_JOINED,
     SHARED,
     PartStores,
     StoredSectors,
@@ -47,47 +46,49 @@ def of_block(*requests):
     return stores
 
 
-@pytest.mark.parametrize(("count", "measured"), [(2, 0.50), (3, 0.36), (5, 0.36)])
+@pytest.mark.parametrize(("count", "measured"), [
+    (2, 0.50), (3, 0.36), (4, 0.26), (5, 0.36), (8, 0.83),
+])  # fmt: skip
 def test_words_of_a_thread_leave_l1_together(count, measured):
-    """By Nsight Compute 5.27, 5.66 and 9.45 million sectors of 10.5, 15.7 and 26.2 on an H200."""
-    found = of_block(*((count * THREADS + one, 0) for one in range(count))).joined()
+    """By Nsight Compute: the share of the sectors of an H200's stores, with 64 warps on an SM."""
+    found = of_block(*((count * THREADS + one, 0) for one in range(count))).joined(64)
     assert len(found) == count
     for share, filled in found.values():
-        assert share == pytest.approx(measured, abs=0.01) and filled == 1.0
+        assert share == pytest.approx(measured, abs=0.03)
+        assert filled == (1.0 if count < 5 else pytest.approx(1 - (share - 1 / count), abs=0.01))
 
 
 def test_words_of_one_sector_from_two_warps_leave_l1_together():
     """6.6 to 7.6 million sectors left of 10.5 on an H200."""
     half, lane = np.divmod(THREADS, 128)
-    ((share, filled),) = of_block((2 * lane + half, 0)).joined().values()
+    ((share, filled),) = of_block((2 * lane + half, 0)).joined(64).values()
     assert 0.63 < share < 0.72 and filled == 1.0
 
 
-@pytest.mark.parametrize(("apart", "run", "filled"), [
-    (2, 1, 1 / 2), (2 * MOST_JOINED, 0, 1 / 8), (MOST_JOINED, 0, 1 / 4),
+@pytest.mark.parametrize(("apart", "run", "warps", "share"), [
+    (2, 1, 64, 1.0), (64, 0, 1, 1.0), (16, 0, 16, 0.5), (16, 0, 26, 0.75), (16, 0, 36, 1.0),
 ])  # fmt: skip
-def test_words_far_apart_leave_l1_one_by_one(apart, run, filled):
-    """With a loop between the two, or with a line for each lane; of 16 lines they are joined."""
+def test_words_far_apart_leave_l1_one_by_one(apart, run, warps, share):
+    """With a loop between the two, or with many lines of many warps."""
     stores = of_block((apart * THREADS, 0), (apart * THREADS + 1, run))
-    joins = apart == MOST_JOINED  # bytes of a line, over lanes of a warp, by lines
-    for share, part in stores.joined().values():
-        assert share == (0.5 if joins else 1.0) and part == filled
+    for found, _ in stores.joined(warps).values():
+        assert found == share
 
 
 def test_a_column_of_each_warp_is_not_joined():
     """A transpose: 32 warps store to 32 lines each, which they have between them."""
     warp, lane = np.divmod(np.arange(1024).reshape(32, 32), 32)
-    ((share, filled),) = of_block((4096 * lane + warp, 0)).joined().values()
-    assert share == 1.0 and filled == 1.0
+    ((share, filled),) = of_block((4096 * lane + warp, 0)).joined(32).values()
+    assert share == 1.0 and filled == pytest.approx(1 / 8)
 
 
 def test_stores_beside_each_other_to_two_arrays_keep_their_own_shares():
     """Whole sectors of one array, every second word of another, four words of a thread."""
     whole, second, first = THREADS, (1 << 20) + 2 * THREADS, (1 << 21) + 4 * THREADS
     stores = of_block((whole, 0), (second, 0), *((first + one, 0) for one in range(4)))
-    found = stores.joined()
+    found = stores.joined(8)
     assert found[0] == (1.0, 1.0) and found[1] == (1.0, 0.5)
-    assert [found[key] for key in range(2, 6)] == 4 * [(pytest.approx(0.36), 1.0)]
+    assert [found[key] for key in range(2, 6)] == 4 * [(0.25, 1.0)]
     parts = stores.in_part([0, 1 << 22, 1 << 23])
     assert [part.sectors for part in parts] == [0, 64, 0]
     assert parts[1].filled == 0.5 and parts[1].again == 0
@@ -184,7 +185,7 @@ PIECES = """extern "C" __global__ void pieces(const unsigned* x, unsigned* y, in
 """
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(("own", "measured"), [(4, 57.8), (5, 102.5), (8, 31.1)])
 def test_pieces_of_20_bytes_take_longer_than_their_halves(own, measured):
     """Microseconds of an H200 that copied 42 MB in pieces of 32 blocks beside each other."""

@@ -166,7 +166,7 @@ def run(line):
     launch(program, "k", (1, 1, 1), (64, 1, 1), [np.zeros(1024, np.uint32)])
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("line", LINES)
 def test_each_form_is_taken(line):
@@ -181,7 +181,7 @@ def test_each_form_has_an_instruction_here():
     assert {_name(parts_of(line)[1]) for line in LINES} == {"", *FORMS} - refused
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("line", [line for line in LINES if parts_of(line)[2]])
 def test_too_few_and_too_many_operands_are_counted(line):
@@ -269,7 +269,7 @@ def changed(draw):
     return f"{guard}{opcode} {', '.join(operands)}"
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.filterwarnings("ignore::kernelscope.errors.ShuffleWarning")
 @settings(max_examples=800, deadline=None, suppress_health_check=list(HealthCheck))

@@ -59,7 +59,7 @@ def check(codes, runs) -> int:
     return looped
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_an_opcode_gives_the_same_bits_in_one_lane(group, runs):
     codes = CODES[group :: GROUPS * SAMPLE]

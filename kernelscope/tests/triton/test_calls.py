@@ -387,7 +387,7 @@ def test_the_engine_imports_triton_at_the_first_call_only():
     assert "triton" not in kernelscope.__all__
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_nothing_is_written_outside_of_the_given_folders(tmp_path):
     code = f"""

@@ -38,7 +38,7 @@ def uses_hopper(totals) -> bool:
     return totals["wgmma_shared_bytes"] > 0 and totals["bulk_copy_requests"] > 0
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16])
 @pytest.mark.parametrize("width", [64, 32, 16])  # elements of a row of a tile: the swizzles
 def test_product_of_tiles_by_tensor_maps(dtype, width):
@@ -52,7 +52,7 @@ def test_product_of_tiles_by_tensor_maps(dtype, width):
     assert uses_hopper(seen.totals)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(13)
 def test_bytes_along_one_axis():
     """Triton leaves both fields, rank and type, at the zeros that the map starts with."""
     x, out = np.arange(100, dtype=np.int8), poisoned(100, dtype="int8")
@@ -60,7 +60,7 @@ def test_bytes_along_one_axis():
     assert (out == x + 1).all()
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize(
     ("rows", "causal", "shape"), [(64, True, (2, 130, 64)), (128, False, (1, 97, 32))]
 )

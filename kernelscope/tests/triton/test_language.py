@@ -24,7 +24,7 @@ def doubled(x, out, N, B: tl.constexpr):
     tl.store(out + at, value + value, at < N)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.parametrize(
     "dtype",
     [*"int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split(), BRAIN],
@@ -117,7 +117,7 @@ def tile_product(x, y, out, K: tl.constexpr, PRECISION: tl.constexpr):
     tl.store(out + i[:, None] * 16 + i[None, :], c.to(out.dtype.element_ty))
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize(
     ("dtype", "precision", "bound"),
     [
@@ -279,7 +279,7 @@ def ordered(x, up, down, turned, N: tl.constexpr):
     tl.store(turned + j, tl.flip(value))
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 def test_sort_and_flip():
     x = normal(64)
     up, down, turned = poisoned(64), poisoned(64), poisoned(64)

@@ -157,7 +157,7 @@ def convolution(
     tl.store(out + place, total, (i < H)[:, None] & (j < W)[None, :])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_convolution_of_images():
     x, kernel, out = normal(2, 13, 19), normal(3, 5, seed=1), poisoned(2, 13, 19)
     run(convolution, (2, 3, 2), x, kernel, out, 13, 19, KH=3, KW=5, BH=8, BW=8)

@@ -109,7 +109,7 @@ def product_arguments(a, b, c):
     return [a, b, c, a.shape[0], b.shape[1], a.shape[1], *strides(a), *strides(b), *strides(c)]
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("config", [None, 1, {"BM": 16}])
 @pytest.mark.parametrize("activation", ["", "leaky"])
 def test_matrix_product(config, activation):
@@ -255,7 +255,7 @@ def norm_backward_columns(dw, db, final_w, final_b, M, N, BM: tl.constexpr, BN: 
     tl.store(final_b + columns, tl.sum(sum_b, axis=0), mask=columns < N)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 def test_layer_norm_forward_and_backward_with_locks():
     rows, width, groups = 11, 83, 4
     x, dy = normal(rows, width), normal(rows, width, seed=5)
@@ -344,7 +344,7 @@ def attention(
     o_tiles.store([block * BM, 0], (sums / weight[:, None]).to(out.dtype.element_ty))
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.parametrize(("causal", "shape"), [(True, (2, 70, 32)), (False, (1, 97, 64))])
 def test_fused_attention(causal, shape):
     heads, length, width = shape

@@ -673,7 +673,7 @@ extern "C" __global__ void product(const IN* a, const IN* b, OUT* c)
 }"""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize(
     ("kind", "given", "out", "shape"),
     [

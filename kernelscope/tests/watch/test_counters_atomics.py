@@ -52,7 +52,7 @@ def test_sectors_of_an_atomic(kind, where, sectors):
     assert totals["global_load_requests"] == 1  # of `where`
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("kind", "statement", "where", "wavefronts", "conflicts"),
@@ -94,7 +94,7 @@ def test_half_a_warp_and_many_warps():
     assert seen.totals["shared_atomic_wavefronts"] == 6 * 16
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("statement", "sectors"),

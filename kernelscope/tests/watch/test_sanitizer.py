@@ -106,7 +106,7 @@ CLEAN = {
 }
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("warp_order", [None, 1], ids=["lockstep", "random warps"])
 @pytest.mark.parametrize("name", CLEAN)
@@ -205,7 +205,7 @@ RACES = {  # name: the hazard and the body, whose last line meets it
 }
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("warp_order", [None, 3], ids=["lockstep", "random warps"])
 @pytest.mark.parametrize("name", RACES)
@@ -495,7 +495,7 @@ extern "C" __global__ void k(const int* a, int* b) {
 SECOND = "line 8 `b[threadIdx.x] += CALL;`"
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("call", "line", "called"),

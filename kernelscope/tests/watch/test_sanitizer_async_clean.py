@@ -21,7 +21,7 @@ def clustered():
     return kernels_of(bodies, HEAD, "__cluster_dims__(2) ")
 
 
-@pytest.mark.turns(37)
+@pytest.mark.turns(79)
 @pytest.mark.parametrize("order", [None, 1, 2], ids=["lockstep", "random", "another"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_nothing_is_found(name, order):

@@ -161,7 +161,7 @@ def findings(code, **launched):
     return check(compiled()[body(code)], block=128, **launched)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("name", MISUSES)
 def test_misuse(name):

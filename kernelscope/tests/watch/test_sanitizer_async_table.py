@@ -80,7 +80,7 @@ def compiled():
     return kernels_of(tuple(program(row.threads) for row in TABLE))
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.system
 @pytest.mark.parametrize("order", [None, 1, 2], ids=["lockstep", "random", "another"])
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)

@@ -138,7 +138,7 @@ def findings(text, order=None):
     return sorted({(one.kind, one.severity) for one in found})
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("order", [None, 1], ids=["lockstep", "random"])
 @pytest.mark.parametrize("name", CLEAN)
 @pytest.mark.parametrize("use", USES)
@@ -146,7 +146,7 @@ def test_an_init_is_known_to_the_other_block(use, name, order):
     assert findings(body(use, CLEAN[name]), order) == []
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.parametrize("use", USES)
 def test_an_init_is_not_known_to_the_other_block(use, name):

@@ -92,14 +92,14 @@ def findings(text, start, order=None):
     return check(made()[body(text, start)], block=64, grid=4, order=order)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("order", [None, 1], ids=["lockstep", "random"])
 @pytest.mark.parametrize("name", KEPT)
 def test_a_block_waits_for_who_uses_its_memory(name, order):
     assert findings(KEPT[name], MEET, order) == []
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("order", [None, 1], ids=["lockstep", "random"])
 @pytest.mark.parametrize("name", GONE)
 def test_a_block_ends_while_another_one_uses_its_memory(name, order):

@@ -493,7 +493,7 @@ def test_outcomes_of_the_model(name):
     assert (values in Executions(threads, blocks).outcomes()) == allowed
 
 
-@pytest.mark.turns(23)
+@pytest.mark.turns(47)
 @pytest.mark.system
 @pytest.mark.parametrize("row", TABLE, ids=IDS)
 def test_what_the_sanitizer_says(row):

@@ -77,7 +77,7 @@ def findings(body, count=64, sync="__syncthreads();"):
     )
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 @pytest.mark.parametrize("name", CLEAN)
 def test_phases_order(name):

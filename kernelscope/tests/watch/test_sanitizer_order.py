@@ -97,7 +97,7 @@ def test_threads_that_left_before_the_barrier(name):
 
 
 # -- cooperative groups ----------------------------------------------------------------------------
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("body", GROUP_BODIES)
 def test_groups_are_copied_in_part(body):
@@ -116,7 +116,7 @@ FLAG = """__shared__ volatile int flag; if (t == 0) flag = 0;
     if (t == 32) { while (!flag) { } __threadfence_block(); b[0] = d; }"""
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize(
     "body",
@@ -129,14 +129,14 @@ def test_fences_order_inside_a_block(body):
 
 
 # -- clusters --------------------------------------------------------------------------------------
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.system
 @pytest.mark.parametrize("body", ORDERED)
 def test_a_cluster_barrier_orders_its_blocks(body):
     assert in_started_clusters(body, Sanitizer()).findings == []
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(7)
 @pytest.mark.parametrize(
     ("body", "kind"), [*((body, "race") for body in RACING), (UNWRITTEN, "uninitialised-read")]
 )
@@ -171,7 +171,7 @@ def test_after_a_relaxed_arrival_all_blocks_have_started():
     assert in_clusters(AFTER_RELAXED, Sanitizer()).findings == []
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_remote_accesses_are_counted():
     seen = in_started_clusters(REMOTE, Counters()).totals

@@ -102,7 +102,7 @@ CASES = {  # name: findings, threads, body, launched in two blocks
 }
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("warp_order", [None, 3], ids=["lockstep", "random warps"])
 @pytest.mark.parametrize("name", CASES)

@@ -421,7 +421,7 @@ def test_halves_of_a_wider_register_are_parts_of_a_copy():
     assert findings(text) == []
 
 
-@pytest.mark.turns(23)
+@pytest.mark.turns(47)
 @pytest.mark.system
 def test_lanes_without_data_may_stay_out_of_a_reduction_of_cub():
     head = "#include <cub/warp/warp_reduce.cuh>\n"
@@ -556,7 +556,7 @@ class RandomKernel:
         return None
 
 
-@pytest.mark.turns(29)
+@pytest.mark.turns(59)
 @pytest.mark.system
 def test_random_kernels_are_blamed_for_what_they_do():
     """No thread is blamed that has set the variable; in nearly every wrong kernel somebody is."""

@@ -37,7 +37,7 @@ __device__ float sum(M a, int i) { return i < 0 ? 0 : a.m[i] + sum(a, i - 1); }
 FILL = "M m; for (int i = 0; i < 33; ++i) m.m[i] = i;\n"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_parameters_in_memory_are_part_of_the_frame():
     body = FILL + "b[t] = get(m, t % 33) + sum(m, 3); m = change(m, t % 33); b[t] += m.m[t % 33];"
@@ -52,7 +52,7 @@ PLANES = """__shared__ int p[3][64]; for (int k = 0; k < 4; ++k) {
 NO_VALUE = "error uninitialised-read"
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("body", "expected", "array"),
@@ -234,7 +234,7 @@ ORDER = {  # name: findings, blocks, body; c is volatile and starts at 0
 }
 
 
-@pytest.mark.turns(7)
+@pytest.mark.turns(17)
 @pytest.mark.system
 @pytest.mark.parametrize("name", ORDER)
 def test_order(name):
@@ -278,7 +278,7 @@ WARPS = {
 }
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("name", WARPS)
 def test_warp_masks(name):
@@ -359,7 +359,7 @@ def barriers():
     return launch
 
 
-@pytest.mark.turns(23)
+@pytest.mark.turns(47)
 @pytest.mark.system
 @pytest.mark.parametrize("name", BARRIERS)
 def test_barriers_in_functions(name, barriers):
@@ -370,7 +370,7 @@ def test_barriers_in_functions(name, barriers):
     assert [one.line for one in found] == ([line] if line else []), found
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_grid_barrier_that_some_blocks_skip(barriers):
     """A finding where the sanitizer watches; else the launch hangs, and the line is named."""
@@ -381,7 +381,7 @@ def test_a_grid_barrier_that_some_blocks_skip(barriers):
         barriers("hang apart", grid=2, watched=False)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_recursion_without_end_is_named_though_it_calls_others_last():
     head = "__device__ int deeper(int n, int* b) { return atomicAdd(b, 1) + deeper(n + 1, b); }"
@@ -454,7 +454,7 @@ SENDERS = {  # an exit is no arrival; an arrival publishes what came before it, 
 }
 
 
-@pytest.mark.turns(29)
+@pytest.mark.turns(59)
 @pytest.mark.system
 @pytest.mark.parametrize("name", SENDERS)
 def test_threads_of_a_cluster_that_end_early(name):
@@ -497,7 +497,7 @@ MET = {  # PTX lets single lanes come only without .aligned, and asks nothing ac
 }
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 @pytest.mark.parametrize("name", MET)
 def test_an_aligned_barrier_of_the_cluster_takes_whole_warps(name):
@@ -610,7 +610,7 @@ MEMBERS = {
 }
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @pytest.mark.parametrize("name", MEMBERS)
 def test_members(name):

@@ -322,7 +322,7 @@ def found(name, warp_order):
     return seen, expected
 
 
-@pytest.mark.turns(29)
+@pytest.mark.turns(59)
 @pytest.mark.system
 @pytest.mark.parametrize("warp_order", [None, 3], ids=["lockstep", "random warps"])
 @pytest.mark.parametrize("name", CASES)

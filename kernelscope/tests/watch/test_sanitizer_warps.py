@@ -174,7 +174,7 @@ NAMED_IN_VAIN = {
 }
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 @ORDERS
 @pytest.mark.parametrize("name", [*NAMED, *NAMED_IN_VAIN])

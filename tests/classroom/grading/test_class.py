@@ -29,7 +29,7 @@ from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_set
 from attn_course.cli.main import main
 
-pytestmark = [pytest.mark.system, pytest.mark.turns(13)]
+pytestmark = [pytest.mark.system, pytest.mark.turns(29)]
 
 QUICK = ("no_first_barrier", "scripts", "not_json", "link", "work_beside_stub", "=cmd()")
 TABLES = ("grades.csv", "points.csv", "remarks.csv", "not_taken.csv")

@@ -13,7 +13,7 @@ from attn_course.exercises import judge, read_exercise
 from attn_course.exercises.golf import known_standings, text_hash
 from attn_course.lessons.working_copy import PROGRESS
 
-pytestmark = [pytest.mark.system, pytest.mark.turns(13)]
+pytestmark = [pytest.mark.system, pytest.mark.turns(29)]
 
 EXERCISE = read_exercise("add_ten")
 CLAIM = {"sectors": 1, "wavefronts": 0, "instructions": 1, "total": 2, "date": "2026-01-01"}

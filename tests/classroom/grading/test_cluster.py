@@ -15,7 +15,7 @@ from attn_course.classroom.grading.verdict import JudgeError
 from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_set
 
-pytestmark = [pytest.mark.system, pytest.mark.turns(13), pytest.mark.usefixtures("distributed")]
+pytestmark = [pytest.mark.system, pytest.mark.turns(29), pytest.mark.usefixtures("distributed")]
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ def test_a_submission_reaches_nothing(mode, tmp_path, monkeypatch):
         assert secret.read_text() == "the solution" and course.read_bytes() == before
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize(
     ("text", "limit", "given"),
     [
@@ -156,7 +156,7 @@ def _ended(scandir):
     return scan
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.parametrize(
     "case",
     in_turns([case for case in CASES if isinstance(case.change, Python)], 6),

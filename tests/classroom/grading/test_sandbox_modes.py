@@ -188,7 +188,7 @@ print(json.dumps(outcome and [outcome.status, outcome.tail]))
 """
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.parametrize("mode", MODES)
 def test_packages_of_a_user_site_are_found(mode, tmp_path):
     base = os.path.realpath(sys.executable)

@@ -139,7 +139,7 @@ def gradebook(new_gradebook, tmp_path):
     return Path(shutil.copy(new_gradebook, tmp_path))
 
 
-@pytest.mark.turns(9, "gradebook")
+@pytest.mark.turns(19, "gradebook")
 def test_the_points_reach_nbgraders_gradebook(gradebook):
     write_nbgrader(gradebook, [SET], [result_of("ann", earned=1)])  # a second hand-in
     from nbgrader.api import Gradebook
@@ -150,7 +150,7 @@ def test_the_points_reach_nbgraders_gradebook(gradebook):
         assert book.find_assignment(SET).max_score == problem_set(SET).points
 
 
-@pytest.mark.turns(6, "gradebook")
+@pytest.mark.turns(13, "gradebook")
 def test_a_name_that_is_no_text_keeps_no_other_out_of_the_gradebook(gradebook):
     strange = os.fsdecode(b"cyn\xff")
     results = [result_of("ann"), result_of(strange), result_of("dan")]

@@ -198,7 +198,7 @@ class Killer(threading.Thread):
         self.join()
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.system
 def test_a_judge_that_is_killed_costs_no_points(proved):
     with Killer(1) as killer:
@@ -209,7 +209,7 @@ def test_a_judge_that_is_killed_costs_no_points(proved):
     assert len(killer.killed) == 4  # the text twice, the reference twice
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_killed_judge_is_not_kept_as_a_grade(proved, tmp_path, capsys):
     write_class(tmp_path, ("correct",))
@@ -222,7 +222,7 @@ def test_a_killed_judge_is_not_kept_as_a_grade(proved, tmp_path, capsys):
     assert "14 of 14" in capsys.readouterr().out
 
 
-@pytest.mark.turns(23)
+@pytest.mark.turns(47)
 @pytest.mark.system
 def test_a_judge_without_nvrtc_grades_nobody(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(verdict, "_proven", set())
@@ -243,7 +243,7 @@ print(own_points(*sys.argv[1:]).rows[0].reason)
 """
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_packages_in_the_user_site_cost_no_points(tmp_path):
     """The judge finds NumPy and the compiler there; else it gives no answer, and no points."""

@@ -64,7 +64,7 @@ def test_rows():
 
 
 # -- a row -----------------------------------------------------------------------------------------
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_a_row(made_up_gpu, tmp_path, capsys):
     found = run_row((*OURS, "backward_rows"))
@@ -86,7 +86,7 @@ def test_a_row(made_up_gpu, tmp_path, capsys):
         schema.write(record, "bench_backward", tmp_path)
 
 
-@pytest.mark.turns(23)
+@pytest.mark.turns(47)
 @pytest.mark.system
 @pytest.mark.parametrize("gradient", [0, 1, 2])
 def test_a_wrong_gradient_is_not_timed(made_up_gpu, monkeypatch, gradient):

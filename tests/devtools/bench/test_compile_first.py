@@ -32,7 +32,7 @@ def test_the_jobs_are_the_compiled_peers_of_every_row(with_torch):
     assert [job[1:] for job in small] == [(0, "torch_flex"), (1, "torch_flex")]
 
 
-@pytest.mark.turns(19)
+@pytest.mark.turns(41)
 @pytest.mark.system
 def test_a_peer_that_hangs_fails_or_ends_its_process_is_refused_alone(with_torch):
     jobs = [(MLP, row, name) for row in (0, 1) for name in ("torch_compile", "torch_autotune")]
@@ -48,7 +48,7 @@ def test_a_peer_that_hangs_fails_or_ends_its_process_is_refused_alone(with_torch
     assert time.monotonic() - started < 60
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_each_process_is_prepared_with_one_lock():
     jobs = [(MLP, row, "torch_compile") for row in (0, 1)]
@@ -82,7 +82,7 @@ def test_outcomes_are_told_one_at_a_time(monkeypatch):
     assert met == [0] * 4
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_who_stops_it_waits_for_what_is_under_way_alone():
     """No peer fails of a signal that the terminal sends, and few are begun after it."""
@@ -227,7 +227,7 @@ def on_a_gpu(monkeypatch):
     return state
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 def test_short_of_memory_is_tried_again_by_the_process_that_times(on_a_gpu):
     how = ("seeds_fp32", 0, "torch_flex")

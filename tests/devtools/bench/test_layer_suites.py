@@ -39,7 +39,7 @@ def row_record(kind: str, wrong=()) -> dict:
     return alone.run_row(ROWS[kind], (), iterations=2, warmup=0, clock=FixedClock())
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.parametrize("kind", ROWS)
 def test_a_row(kind, made_up_gpu):
     found = row_record(kind)

@@ -81,7 +81,7 @@ def threads(monkeypatch):
     return ParallelSuite("parallel", "small ones", (ROW,))
 
 
-@pytest.mark.turns(37)
+@pytest.mark.turns(79)
 @pytest.mark.system
 def test_a_row_and_its_record(threads, tmp_path, capsys):
     with threads.started():
@@ -118,7 +118,7 @@ def test_a_row_and_its_record(threads, tmp_path, capsys):
     assert problems(taken | {"checked": "Ours 1 has ended"}) == ["checked: Ours 1 has ended"]
 
 
-@pytest.mark.turns(13)
+@pytest.mark.turns(29)
 @pytest.mark.system
 def test_a_wrong_output_is_no_candidate(threads, monkeypatch):
     monkeypatch.setattr(parallel_workers.Ours, "expected", lambda one: np.zeros((1, 3, 12, 8)))
@@ -126,7 +126,7 @@ def test_a_wrong_output_is_no_candidate(threads, monkeypatch):
         threads.run_row(ROW, parallel.OURS, iterations=1, warmup=0)
 
 
-@pytest.mark.turns(11)
+@pytest.mark.turns(23)
 @pytest.mark.system
 def test_rows_of_ranks_come_in_the_order_of_the_sequence(threads):
     with threads.started():

@@ -72,7 +72,7 @@ def test_a_layers_peers_are_compiled_in_their_modes(compiled):
     assert all((one._call() == 1).all() and one.relative == 1e-6 for one in made.values())
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(11)
 @pytest.mark.system
 def test_the_compiler_forgets_where_there_is_one(compiled, monkeypatch):
     monkeypatch.setattr(candidates, "available", lambda: False)

@@ -19,7 +19,7 @@ from attn_devtools.site.runs import kernel_run
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.turns(11),
+    pytest.mark.turns(23),
     # MyST's use of Sphinx's names
     pytest.mark.filterwarnings("ignore:.*MystReferenceResolver:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*MystReferenceResolver:PendingDeprecationWarning"),

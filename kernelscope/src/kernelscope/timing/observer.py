@@ -269,6 +269,7 @@ class Time(Counters):
         pattern, delta = self._met
         sectors, wants, warps = pattern.sectors_before(self._first_lanes, delta)
         if not store:
+            self._run += 1  # what stands on both sides of a load is not joined
             self._streams.add(id(instruction), sectors, warps, self._stretch, wants)
         elif sectors.size:
             self._streams.store(sectors)
@@ -403,7 +404,7 @@ class Time(Counters):
         )
         side_by_side = max(1.0, alone * min(blocks, resident * self.gpu.sms))
         lost = self._streams.lost(int(reused_bytes(self.gpu) / LINE_BYTES / side_by_side))
-        found, joined = [], self._stores.joined()
+        found, joined = [], self._stores.joined(resident * launch.warps)
         for one in counted:
             key, sectors = id(one.instruction), one.counts["global_load_sectors"] / blocks
             if key in joined:

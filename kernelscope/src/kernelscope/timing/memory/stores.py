@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
@@ -13,10 +14,12 @@ from ..gpus import GpuConstants
 from .caches import LINE_SECTORS, MOST_SECTORS, PIECE_BYTES, SECTOR_BYTES
 from .traffic import LONE_READ, LONE_WRITE, WHOLE_LINES, kept_bytes, reused_bytes
 
-# Lines of a warp's store, if L1 joins it with those beside it; the share of its sectors that leaves
-# L1 at least. On an H200 2, 3 and 5 words of a thread left as 0.50, 0.36 and 0.36 of theirs. Of
+# Lines that the warps of an SM have open, if L1 joins all that they store beside each other, and if
+# it joins nothing: with 128 to 256 of them 2, 3 and 4 words of a thread left as 0.50, 0.36 and 0.26
+# of their sectors on an H200, with 320 lines 5 words as 0.36, with 512 lines 8 words as 0.83. Of
 # sectors that two warps share, as 0.63 to 0.72.
-MOST_JOINED, JOINED, OF_WARPS = 16, 0.36, 2 / 3
+OPEN_LINES, MOST_OPEN, OF_WARPS = 256, 576, 2 / 3
+MOST_LINES = 16  # of a warp's store, if it is joined
 ALL_BYTES = (1 << SECTOR_BYTES) - 1  # of a sector, a bit for each
 HALF_BYTES = (1 << SECTOR_BYTES // 2) - 1
 WHOLE = 0.95  # share of a sector: as much is all of it
@@ -37,11 +40,6 @@ class StoredSectors:
     bytes: np.ndarray
     warps: int
     lines: int
-
-    @property
-    def joins(self) -> bool:
-        """Does L1 join it with those beside it?"""
-        return self.lines <= MOST_JOINED * self.warps
 
 
 @dataclass(frozen=True)
@@ -87,18 +85,21 @@ class Stores:
 
     @cached_property
     def _runs(self) -> list[list["_Run"]]:
-        """The stores of each block, those together that L1 joins."""
+        """The stores of each block, those together that stand beside each other."""
         return [[*_runs(block)] for block in self._blocks]
 
-    def joined(self) -> dict[int, tuple[float, float]]:
+    def joined(self, warps: int) -> dict[int, tuple[float, float]]:
         """Return instruction key -> (share of the sectors of its stores that leaves L1, share of
-        each of these that it fills, with those that L1 joins it with).
+        each of these that it fills, with those that L1 joins it with). warps: of an SM.
         """
         sums: defaultdict[int, np.ndarray] = defaultdict(lambda: np.zeros(3))
         for run in (run for block in self._runs for run in block):
+            part = _joined_part(warps, run.lines_of_warp)
             for key, stored in run.stores:
                 at = np.searchsorted(run.sectors, stored.sectors)
-                share, filled = run.share[at], run.filled[at]
+                share = 1 - part * (1 - run.share[at])
+                alone = np.bitwise_count(stored.bytes) / SECTOR_BYTES / stored.wants
+                filled = part * run.filled[at] + (1 - part) * alone
                 sums[key] += [each @ stored.wants for each in (share**0, share, filled)]
         return {key: (share / n, filled / n) for key, (n, share, filled) in sums.items()}
 
@@ -113,7 +114,7 @@ class Stores:
 
 class _Run:
     """Stores beside each other. sectors: distinct ones; of each of them share: of its stores, that
-    leaves L1; bytes: a bit for each that is stored; filled: share of it.
+    leaves L1 if it joins all; bytes: a bit for each that is stored; filled: share of it.
     """
 
     def __init__(self, stores: list[tuple[int, StoredSectors]]):
@@ -130,15 +131,26 @@ class _Run:
             np.bitwise_or.at(self.bytes, of, np.concatenate([one.bytes for one in parts]))
             np.maximum.at(of_warps, of, wants)
             stored = np.bincount(of, wants)
-        self.share = np.ones(self.sectors.size)
-        if all(one.joins for _, one in stores):
-            of_warps = of_warps - OF_WARPS * (of_warps - 1)
-            self.share = np.where(stored > 1, np.maximum(JOINED, of_warps / stored), 1.0)
+        self.share = (of_warps - OF_WARPS * (of_warps - 1)) / stored
         self.filled = np.bitwise_count(self.bytes) / SECTOR_BYTES
 
     @cached_property
     def lines(self) -> int:
         return _lines(self.sectors)
+
+    @property
+    def lines_of_warp(self) -> float:
+        """Lines of each warp's store."""
+        return sum(one.lines for _, one in self.stores) / sum(one.warps for _, one in self.stores)
+
+
+def _joined_part(warps: int, lines: float) -> float:
+    """Share of what stores beside each other fill together that L1 joins. warps: of an SM; lines:
+    of a warp's store.
+    """
+    if lines > MOST_LINES:
+        return 0.0
+    return min(1.0, max(0.0, (MOST_OPEN - warps * lines) / (MOST_OPEN - OPEN_LINES)))
 
 
 def _lines(sectors: np.ndarray) -> int:
@@ -147,17 +159,9 @@ def _lines(sectors: np.ndarray) -> int:
 
 
 def _runs(block: list[tuple[int, int, StoredSectors]]) -> Iterator[_Run]:
-    """The stores of a block: those of a run together, if L1 joins them, else each by itself."""
-    kept: list[tuple[int, StoredSectors]] = []
-    number = None
-    for key, run, stored in block:
-        if kept and not (run == number and stored.joins and kept[0][1].joins):
-            yield _Run(kept)
-            kept = []
-        kept.append((key, stored))
-        number = run
-    if kept:
-        yield _Run(kept)
+    """The stores of a block, by their runs."""
+    for _, stores in groupby(block, key=lambda store: store[1]):
+        yield _Run([(key, stored) for key, _, stored in stores])
 
 
 def _parts(runs: list[_Run], starts: np.ndarray) -> Iterator[tuple[int, PartStores]]:
