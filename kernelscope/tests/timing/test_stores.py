@@ -173,6 +173,37 @@ def test_what_a_block_comes_back_to_is_lost_behind_many_lines(again):
     assert many == pytest.approx(2 * few) == pytest.approx(min(1.0, again) * expected)
 
 
+WORDS = """extern "C" __global__ void loaded(const float* x, float* y, int n)
+{
+    const int thread = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; k < EACH; ++k) {
+        const int i = EACH * thread + k;
+        if (i < n) y[i] = 2 * x[i];
+    }
+}
+extern "C" __global__ void stored(const float* x, float* y, int n)
+{
+    const int thread = blockIdx.x * blockDim.x + threadIdx.x;
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) y[EACH * thread + k] = n;
+}
+"""
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize(("kernel", "each", "measured"), [
+    ("loaded", 8, 154.7), ("loaded", 4, 82.6), ("stored", 8, 140.6), ("stored", 4, 21.4),
+])  # fmt: skip
+def test_words_of_a_thread_take_as_long_as_they_leave_l1(kernel, each, measured):
+    """Microseconds of an H200 for 64 MiB: one by one, where a load stands between."""
+    x = np.zeros(1 << 24, np.float32)
+    module = RawModule(code=WORDS, options=(f"-DEACH={each}",), backend="simulator")
+    grid = (x.size // each // 128,)
+    with observe(Time("h200", blocks=64)) as seen:
+        module.get_function(kernel)(grid, (128,), (x, np.zeros_like(x), np.int32(x.size)))
+    assert seen.total_us == pytest.approx(measured, rel=0.27)
+
+
 PIECES = """extern "C" __global__ void pieces(const unsigned* x, unsigned* y, int pixels, int own)
 {
     const int words = own * gridDim.x;
