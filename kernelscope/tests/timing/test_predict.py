@@ -48,6 +48,25 @@ def test_the_page_shows_an_answer(monkeypatch, capsys):
     assert capsys.readouterr().out == answer
 
 
+@pytest.mark.turns(3)
+@pytest.mark.parametrize(("options", "ways"), [([], "newer"), (["--option=-arch=sm_80"], "older")])
+def test_a_file_is_compiled_for_the_gpu_that_is_named(tmp_path, capsys, options, ways):
+    """Where no option names an architecture; its blocks may have an H200's shared memory then."""
+    path = tmp_path / "ways.cu"
+    path.write_text(
+        """#if __CUDA_ARCH__ >= 900
+extern "C" __global__ void newer(float* y) { y[threadIdx.x] = 1; }
+#else
+extern "C" __global__ void older(float* y) { y[threadIdx.x] = 2; }
+#endif
+"""
+    )
+    more = ["--shared-mem", "200000"] if ways == "newer" else []
+    call = ["predict", str(path), "--grid", "1", "--block", "32", "--arg", "output:32"]
+    assert main.main([*call, *options, *more]) == 0
+    assert f"{ways} on NVIDIA H200" in capsys.readouterr().out
+
+
 @pytest.mark.turns(11)
 @pytest.mark.system
 def test_the_answer_has_time_bounds_and_lines(predict, tmp_path):

@@ -2,6 +2,7 @@
 
 import argparse
 
+from ...compile import requested_arch
 from ...errors import BackendError
 from ...events import observe
 from ...timing import Time, names
@@ -17,7 +18,8 @@ def add(parsers) -> None:
         description="Runs some blocks of a kernel on the simulator and predicts the time of the "
         "launch on a GPU: each bound, and the time without each source line. `an SM to L2` and "
         "`L2 to an SM` are the ways between an SM's L1 and L2, `L2 to DRAM` is the one between "
-        "the halves of L2, which all of DRAM's bytes cross.",
+        "the halves of L2, which all of DRAM's bytes cross. A .cu file is compiled for that GPU, "
+        "unless --option=-arch=... names another architecture.",
     )
     add_file(parser)
     add_prediction(parser)
@@ -46,6 +48,8 @@ def execute(arguments) -> int:
     if arguments.backend == "gpu":
         raise BackendError("predict observes the simulator; on a GPU measure the time")
     time = Time(arguments.gpu, blocks=arguments.blocks)
+    if str(arguments.file).endswith(".cu") and not requested_arch(tuple(arguments.option or ())):
+        arguments.option = [*(arguments.option or ()), f"-arch={time.gpu.arch}"]
     call, say = file_call(arguments, backend="simulator"), printer(arguments.json)
     say(call.title, flush=True)
     with observe(time) as seen:
