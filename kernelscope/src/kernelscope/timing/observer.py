@@ -269,7 +269,8 @@ class Time(Counters):
         pattern, delta = self._met
         sectors, wants, warps = pattern.sectors_before(self._first_lanes, delta)
         if not store:
-            self._run += 1  # what stands on both sides of a load is not joined
+            # what stands on both sides of a load is not joined, but of one that may go before both
+            self._run += ".nc" not in instruction.opcode
             self._streams.add(id(instruction), sectors, warps, self._stretch, wants)
         elif sectors.size:
             self._streams.store(sectors)

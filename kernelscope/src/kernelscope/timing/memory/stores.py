@@ -14,11 +14,11 @@ from ..gpus import GpuConstants
 from .caches import LINE_SECTORS, MOST_SECTORS, PIECE_BYTES, SECTOR_BYTES
 from .traffic import LONE_READ, LONE_WRITE, WHOLE_LINES, kept_bytes, reused_bytes
 
-# Lines that the warps of an SM have open, if L1 joins all that they store beside each other, and if
-# it joins nothing: with 128 to 256 of them 2, 3 and 4 words of a thread left as 0.50, 0.36 and 0.26
-# of their sectors on an H200, with 320 lines 5 words as 0.36, with 512 lines 8 words as 0.83. Of
-# sectors that two warps share, as 0.63 to 0.72.
-OPEN_LINES, MOST_OPEN, OF_WARPS = 256, 576, 2 / 3
+# Lines of a store of all warps of an SM, times the stores that fill a sector: if L1 joins all that
+# stand beside each other, and if it joins nothing. Of 64 warps 2, 3 and 4 words of a thread (256 to
+# 1,024) left as 0.50, 0.36 and 0.26 of their sectors on an H200, 5 words (1,600) as 0.36, 8 words
+# (4,096) as 0.83. Of sectors that two warps share, as 0.63 to 0.72.
+OPEN_LINES, MOST_OPEN, OF_WARPS = 1024, 4480, 2 / 3
 MOST_LINES = 16  # of a warp's store, if it is joined
 ALL_BYTES = (1 << SECTOR_BYTES) - 1  # of a sector, a bit for each
 HALF_BYTES = (1 << SECTOR_BYTES // 2) - 1
@@ -94,7 +94,7 @@ class Stores:
         """
         sums: defaultdict[int, np.ndarray] = defaultdict(lambda: np.zeros(3))
         for run in (run for block in self._runs for run in block):
-            part = _joined_part(warps, run.lines_of_warp)
+            part = _joined_part(run.lines_of_warp, warps * run.of_sector)
             for key, stored in run.stores:
                 at = np.searchsorted(run.sectors, stored.sectors)
                 share = 1 - part * (1 - run.share[at])
@@ -132,6 +132,7 @@ class _Run:
             np.maximum.at(of_warps, of, wants)
             stored = np.bincount(of, wants)
         self.share = (of_warps - OF_WARPS * (of_warps - 1)) / stored
+        self.of_sector = float(np.mean(stored / of_warps))  # stores of a warp that fill a sector
         self.filled = np.bitwise_count(self.bytes) / SECTOR_BYTES
 
     @cached_property
@@ -144,13 +145,13 @@ class _Run:
         return sum(one.lines for _, one in self.stores) / sum(one.warps for _, one in self.stores)
 
 
-def _joined_part(warps: int, lines: float) -> float:
-    """Share of what stores beside each other fill together that L1 joins. warps: of an SM; lines:
-    of a warp's store.
+def _joined_part(lines: float, stores: float) -> float:
+    """Share of what stores beside each other fill together that L1 joins. lines: of a warp's store;
+    stores: that fill a sector, of each warp of an SM, added up.
     """
     if lines > MOST_LINES:
         return 0.0
-    return min(1.0, max(0.0, (MOST_OPEN - warps * lines) / (MOST_OPEN - OPEN_LINES)))
+    return min(1.0, max(0.0, (MOST_OPEN - stores * lines) / (MOST_OPEN - OPEN_LINES)))
 
 
 def _lines(sectors: np.ndarray) -> int:
