@@ -461,7 +461,7 @@ def test_blocks_that_load_one_table_together(kernel, sectors, own, measured):
     """Microseconds of an H200: 528 blocks wait for a table's sectors together, as long as if each
     had its own; where they gather from it, L2 takes longer.
     """
-    x = np.zeros(8 * sectors * (1 + 527 * own), np.float32)
+    x = np.zeros(8 * sectors * (1 + 527 * own) + (1 - own << 18), np.float32)  # and what follows
     y = np.zeros(528 * 256, np.float32)
     call = RawModule(code=TABLES, backend="simulator").get_function(kernel)
     with observe(Time("h200", blocks=64)) as seen:

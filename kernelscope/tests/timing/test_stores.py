@@ -204,6 +204,18 @@ def test_words_of_a_thread_take_as_long_as_they_leave_l1(kernel, each, measured)
     assert seen.total_us == pytest.approx(measured, rel=0.27)
 
 
+def test_a_load_that_may_go_before_both_stores_does_not_part_them():
+    """Of `__restrict__` data: four words of a thread leave L1 together, else one by one."""
+    x, found = np.zeros(1 << 14, np.float32), []
+    for code in (WORDS, WORDS.replace("const float* x, float* y", "RESTRICTED")):
+        options = "-DEACH=4", "-DRESTRICTED=const float* __restrict__ x, float* __restrict__ y"
+        module = RawModule(code=code, options=options, backend="simulator")
+        with observe(Time("h200")) as seen:
+            module.get_function("loaded")((32,), (128,), (x, np.zeros_like(x), np.int32(x.size)))
+        found.append(seen.launches[0].bounds["L2"])
+    assert found[1] < 0.5 * found[0]
+
+
 PIECES = """extern "C" __global__ void pieces(const unsigned* x, unsigned* y, int pixels, int own)
 {
     const int words = own * gridDim.x;

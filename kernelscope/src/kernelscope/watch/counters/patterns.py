@@ -12,6 +12,7 @@ from kernelscope.addresses import Packed
 
 from .atomics import count_atomic_passes, count_atomic_sectors
 from .traffic import (
+    LINE_BYTES,
     SECTOR_BYTES,
     WORD_BYTES,
     Lanes,
@@ -22,7 +23,6 @@ from .traffic import (
 )
 
 _NONE = np.zeros(0, np.uint8)
-LINE_BYTES = 128
 _PAGE = 4096  # bytes of which some may be touched, or none is
 _FEW = 3  # moves; up to here marking every lane is cheaper than finding distinct addresses
 
