@@ -7,12 +7,13 @@ import pytest
 from kernelscope.timing.memory.caches import (
     LINE_SECTORS,
     SectorStreams,
+    Uses,
     hits,
-    times_since,
-    window_of,
 )
 from kernelscope.timing.memory.lookups import OFTEN, Lookups, lookups_of, some_warps
 from kernelscope.timing.memory.reuse import alone_in_buffers
+from kernelscope.watch.counters.patterns import Pattern
+from kernelscope.watch.counters.traffic import Lanes
 
 
 def sectors_of(address):
@@ -32,8 +33,11 @@ def lru_hits(sectors, lines):
     return np.array(found)
 
 
-def test_times_since():
-    assert times_since(np.array([5, 7, 5, 5, 7])).tolist() == [np.inf, np.inf, 2, 1, 3]
+def test_uses_of_names():
+    uses = Uses(np.array([5, 7, 5, 5, 7]))
+    assert uses.order.tolist() == [0, 2, 3, 1, 4]
+    assert uses.new.tolist() == [True, False, False, True, False]
+    assert uses.since[~uses.new].tolist() == [2, 1, 3]
 
 
 @pytest.mark.parametrize("lines", [4, 60, 64, 200])
@@ -54,7 +58,7 @@ def test_random_accesses_are_close_to_a_simulated_cache():
 def test_a_window_has_so_many_names():
     """Mean distinct names of a stretch, counted for every stretch of that length."""
     names = np.random.default_rng(1).integers(0, 30, 500)
-    window = int(window_of(names, 12))
+    window = int(Uses(names).window(12))
     counted = [np.unique(names[at : at + window]).size for at in range(500 - window + 1)]
     longer = [np.unique(names[at : at + window + 1]).size for at in range(500 - window)]
     assert np.mean(counted) <= 12 < np.mean(longer)
@@ -228,7 +232,7 @@ def test_what_a_cache_has_lost_before_it_is_loaded_again():
     streams.begin(0)
     for line in 2 * [*range(64)]:
         streams.add(1, sectors_of(np.arange(32, dtype=np.uint64) * 4 + 128 * line))
-    assert streams.lost(100) == {1: (0.0, 0.0)}
+    assert streams.lost(100)[1] == (0.0, 0.0)
     assert streams.lost(40) == {1: (256.0, 0.5)}
     streams.begin(0)  # another block reads half of them
     streams.add(1, sectors_of(np.arange(0, 32 * 128, 4, dtype=np.uint64)))
@@ -337,8 +341,25 @@ def test_some_warps_are_of_all_places_in_a_block(warps, of_block):
 def test_lookups_of_many_loads_follow_those_of_each_fourth():
     """A line for each lane, then one for all: loads between have what one before them had."""
     lookups, lanes = Lookups(1), np.arange(32)
-    apart, together = (np.uint64(size) * lanes.astype(np.uint64) for size in (128, 4))
-    found = [lookups.of_load(1, 4, apart, lanes, 1) for _ in range(OFTEN + 9)]
-    assert {*found} == {lookups_of(apart[None], 4)} and found[0] > 1
-    after = [lookups.of_load(1, 4, together, lanes, 1) for _ in range(8)]
+    address = [np.uint64(size) * lanes.astype(np.uint64) for size in (128, 4)]
+    apart, together = (Pattern(Lanes(lanes), one) for one in address)
+    found = [lookups.of_load(1, 4, apart, 0) for _ in range(OFTEN + 9)]
+    assert {*found} == {lookups_of(address[0][None], 4)} and found[0] > 1
+    after = [lookups.of_load(1, 4, together, 0) for _ in range(8)]
     assert after[0] == found[0] and after[-4:] == [1.0] * 4
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_lookups_of_a_load_moved_along_are_those_of_its_addresses(size):
+    """The same pattern again, by whole lines and by less: banks of tags depend on all bits."""
+    random = np.random.default_rng(2)
+    lanes = np.flatnonzero(random.random(96) < 0.7)
+    address = (size * random.integers(0, 1 << 20, lanes.size)).astype(np.uint64)
+    lookups, pattern = Lookups(3), Pattern(Lanes(lanes), address)
+    found = set()
+    for delta in (0, 128, 128 * 77, size, 128 * 5 + size, -size):
+        moved = address + np.uint64(1 << 30) + np.uint64(delta % 2**64)
+        expected = lookups_of(Lanes(lanes).rows(moved, 32), size) / 3
+        assert lookups.of_load(1, size, pattern, (1 << 30) + delta) == expected
+        found.add(expected)
+    assert len(found) > 1

@@ -143,8 +143,8 @@ class Time(Counters):
         self._hot = HotLines(self.gpu.atomic_line_ns / 4, self.gpu.atomic_ns, group)
         self._stored = HotLines(STORE_NS, 0.0, group)
         self._ran, self._pieces = 0, [[], []]
-        self._common, self._of_warp = 0, None
-        machine = machine_code(launch, self.gpu.arch)
+        self._common = 0
+        self._machine = machine = machine_code(launch, self.gpu.arch)
         places = places_of(launch.source)
         self._apart = Apart(places, steps_that_yield(launch.source, machine) if machine else ())
         self._events = 0
@@ -169,24 +169,24 @@ class Time(Counters):
         self._stores.begin()
         self._swaps = SharedSwaps(machine)
         self._common = 0
-        self._of_warp = np.zeros(machine.block_count * machine.warps_per_block, np.int64)
         self._blocks = machine.block_count
-        self._apart.begin(32 * self._of_warp.size)
+        self._lanes_of_all = 32 * machine.block_count * machine.warps_per_block
+        self._apart.begin(self._lanes_of_all)
         self._longest.begin(machine)
 
     def chunk_finished(self, machine: MachineView) -> None:
         super().chunk_finished(machine)
-        self._work_of_warps.append(self._work(machine))
+        self._work_of_warps.append(self._work())
         self._longest.end(self._work_of_warps[-1])
 
     def barrier(self, event: BarrierEvent) -> None:
         super().barrier(event)
         self._run += 1
-        self._longest.meet(event, self._work(event.machine))
+        self._longest.meet(event, self._work())
 
-    def _work(self, machine: MachineView) -> np.ndarray:
+    def _work(self) -> np.ndarray:
         """(blocks, warps) instructions so far."""
-        return (self._of_warp + self._common).reshape(machine.block_count, -1)
+        return self._longest.work() + self._common
 
     def instruction(self, event: InstructionEvent) -> None:
         one = event.instruction
@@ -220,13 +220,11 @@ class Time(Counters):
         """Count the instruction of lanes that run it together."""
         super().instruction(event)
         lanes = self._cut(event.lanes)
-        if lanes.full and lanes.size == 32 * self._of_warp.size:
+        if lanes.full and lanes.size == self._lanes_of_all:
             self._common += 1
             self._by_all[id(event.instruction)] += self._blocks
         else:
-            warps = lanes.lanes[lanes.starts(32)] >> 5
-            self._of_warp[warps] += 1
-            self._longest.ran(id(event.instruction), warps)
+            self._longest.ran(id(event.instruction), lanes.numbers)
 
     def _pattern(self, row, access, address, lanes):
         self._met = super()._pattern(row, access, address, lanes)
@@ -236,12 +234,12 @@ class Time(Counters):
         before = row.counts["global_load_lines"]
         super()._global(row, access, address, lanes, requests)
         if row.counts["global_load_lines"] - before > requests:
-            looked_up = self._lookups.of_load(id(row), access.size, address, lanes, requests)
+            looked_up = self._lookups.of_load(id(row), access.size, *self._met)
             row.counts["l1_lookups"] += looked_up * requests
         elif access.kind == "load":
             row.counts["l1_lookups"] += requests
-        if access.kind == "store" and address.size:
-            reach = (int(address.max()) - int(address.min())) // SECTOR_BYTES + 1
+        if access.kind == "store":
+            reach = self._met[0].reach // SECTOR_BYTES + 1
             if SEVERAL * reach <= requests:  # one lane for each warp and sector
                 of_warp = (lanes.astype(np.uint64) >> 5 << 44) + address // SECTOR_BYTES
                 _, one = np.unique(of_warp, return_index=True)
@@ -273,7 +271,7 @@ class Time(Counters):
             self._run += ".nc" not in instruction.opcode
             self._streams.add(id(instruction), sectors, warps, self._stretch, wants)
         elif sectors.size:
-            self._streams.store(sectors)
+            self._streams.store(sectors, wants)
             apart = self._events - self._stored_at > BESIDE + 1
             self._run += apart or self._stretch != self._run_of
             self._stored_at, self._run_of = self._events, self._stretch
@@ -328,7 +326,7 @@ class Time(Counters):
             cut = self._ran < sum(map(len, self._chosen[:GROUPS]))
             why = ": they are long" if cut else ""
             notes.append(f"{self._ran} of {blocks} blocks were run and stand for all{why}")
-        machine = machine_code(launch, self.gpu.arch)
+        machine = self._machine
         if machine is None:
             machine = estimated(launch)
             notes.append("no machine code here: instructions and registers are guessed from PTX")

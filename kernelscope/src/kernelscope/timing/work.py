@@ -152,8 +152,10 @@ def work_of(
     dram = dram_traffic(gpu, reuse, traffic)
     exact = corrections(segments, counts, counted)
 
+    of_units = {id(code): unit_clocks(code, traffic, gpu) for _, code in codes(segments)}
+
     def passes(code: Code) -> float:
-        clocks = unit_clocks(code, traffic, gpu)
+        clocks = of_units[id(code)]
         return float(clocks[UNITS.index("memory")] + clocks[UNITS.index("constant")])
 
     def chain(of: GpuConstants) -> tuple[dict[int, float], ...]:
@@ -172,7 +174,7 @@ def work_of(
     idle = 0.0  # executions of guarded instructions in which no lane takes part
     for at, code in codes(segments):
         share = exact.get((code.origin, KINDS.get(code.name, "")), 1.0)
-        clocks = share * unit_clocks(code, traffic, gpu)
+        clocks = share * of_units[id(code)]
         if code.guarded and share < 1:
             clocks += (1 - share) * clocks_of_no_lane(code)
             idle += (1 - share) * counts[at]

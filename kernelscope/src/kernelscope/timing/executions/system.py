@@ -69,6 +69,7 @@ class _System:
         self.more = -np.eye(len(wanted))[:, anchors.least]  # how far beyond a least one may be
         self.length = np.array([len(s.code) for s in segments]) @ self.entered
         self.flowing = [at for at, s in enumerate(segments) if s.follows]
+        self.kept = (self.entered - self.left)[self.flowing]  # what comes in less what goes on
         self.allowed = np.ones(len(edges), bool)
 
     def _off(self, found: np.ndarray) -> np.ndarray:
@@ -96,9 +97,9 @@ class _System:
             None if guess is None else np.append(guess[self.allowed] > 0, np.zeros(slack, bool))
         )
         for number in range(_PASSES):
-            lost = np.abs((self.entered - self.left)[self.flowing] @ found) / size[self.flowing]
+            lost = np.abs(self.kept @ found) / size[self.flowing]
             weight = _FLOW_WEIGHT / size[self.flowing] * _trust(lost)
-            flow = (self.entered - self.left)[self.flowing] * weight[:, None]
+            flow = self.kept * weight[:, None]
             total = max(float(self.length @ found), self.warps * self.length.max())
             short = _LENGTH_WEIGHT * self.length[None] / total
             enters, times = self._entries(self.entered @ found if number else None)

@@ -8,9 +8,9 @@ theory of locality", ASPLOS 2013).
 
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ LEAST_OF_LINE = 8  # blocks, of which a line through the places of their loads i
 NEAR_LOADS = 8  # loads of a block that are so close keep what they share
 
 
-@dataclass(frozen=True)
-class _Request:
+class _Request(NamedTuple):
     """What one instruction of a block's warps loads or stores. sectors: ascending, each once;
     wants: how many of the warps want each.
     """
@@ -67,9 +66,10 @@ class SectorStreams:
         wants = np.ones(sectors.size, np.int64) if wants is None else wants
         self._add(_Request(key, sectors, wants, warps, stretch))
 
-    def store(self, sectors: np.ndarray) -> None:
-        """Stores of the block that has begun."""
-        self._add(_Request(0, sectors, np.ones(sectors.size, np.int64), 1, None, stores=True))
+    def store(self, sectors: np.ndarray, wants: np.ndarray | None = None) -> None:
+        """Stores of the block that has begun; sectors, wants: as of add."""
+        wants = np.ones(sectors.size, np.int64) if wants is None else wants
+        self._add(_Request(0, sectors, wants, 1, None, stores=True))
 
     def _add(self, request: "_Request") -> None:
         if self.left > 0 and request.sectors.size:
@@ -90,12 +90,13 @@ class SectorStreams:
         found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
         if not requests:
             return found
-        pieces = np.concatenate([one.sectors for one in requests]) // PIECE_SECTORS
+        uses = Uses(np.concatenate([one.sectors for one in requests]) // PIECE_SECTORS)
         whose = np.repeat(np.arange(len(requests)), [one.sectors.size for one in requests])
-        _, at, of = np.unique(pieces, return_index=True, return_inverse=True)
-        wants = np.concatenate([one.wants for one in requests])
-        first = whose == whose[at][of]  # of the request that touches their piece first
-        new = np.bincount(whose[at], minlength=len(requests)).tolist()
+        whose = whose[uses.order]
+        wants = np.concatenate([one.wants for one in requests])[uses.order]
+        touching = whose[uses.new]  # of each piece, the request that touches it first
+        first = whose == touching[np.cumsum(uses.new) - 1]
+        new = np.bincount(touching, minlength=len(requests)).tolist()
         wanted = np.bincount(whose[first], wants[first], minlength=len(requests)).tolist()
         for one, count, wanting in zip(requests, new, wanted, strict=True):
             if not one.stores:
@@ -148,10 +149,8 @@ class SectorStreams:
         """(pieces that the blocks load, ascending; how many blocks load each; of those that two do,
         the square of how far apart in shares of a block's loads).
         """
-        loads = [one.sectors[one.loaded] // PIECE_SECTORS for one in self.streams]
-        found = [np.unique(pieces, return_index=True) for pieces in loads]
-        when = [at / pieces.size for (_, at), pieces in zip(found, loads, strict=True)]
-        pieces, when = (np.concatenate([[], *of_all]) for of_all in ([p for p, _ in found], when))
+        found = [one.pieces for one in self.streams]
+        pieces, when = (np.concatenate([[], *of_all]) for of_all in zip(([], []), *found))
         pieces, at, meeting = np.unique(pieces, return_inverse=True, return_counts=True)
         return pieces, meeting, 2 * np.bincount(at, when**2) - np.bincount(at, when) ** 2
 
@@ -194,27 +193,16 @@ class SectorStreams:
     @property
     def own_share(self) -> float:
         """Share of the sectors loaded that the block itself has stored to before."""
-        loaded, own = 0, 0
-        for block in self._requests:
-            if not block:
-                continue
-            sectors = np.concatenate([one.sectors for one in block])
-            stores = np.repeat([one.stores for one in block], [one.sectors.size for one in block])
-            first = [
-                np.unique(np.where(own_kind, sectors, -1), return_index=True)
-                for own_kind in (~stores, stores)
-            ]
-            (read, read_at), (written, written_at) = first
-            _, i, j = np.intersect1d(read, written, assume_unique=True, return_indices=True)
-            own += np.count_nonzero((written_at[j] < read_at[i]) & (read[i] >= 0))
-            loaded += np.count_nonzero(read >= 0)
-        return own / loaded if loaded else 0.0
+        loaded, own = np.sum([one.loads for one in self.streams], 0) if self.streams else (0, 0)
+        return float(own / loaded) if loaded else 0.0
 
     def lost(self, lines: int) -> dict[int, tuple[float, float]]:
         """Return instruction key -> of a block, (sectors that it loads again and that a cache of so
         many lines for the block alone has lost, share of the requests that lack any). Those are of
         pieces that no other block loads.
         """
+        if all(stream.lines <= lines for stream in self.streams):
+            return _of_a_block([], [])
         blocks = [_Together([stream]) for stream in self.streams]
         absent = [block.absent(max(1, lines)) for block in blocks]
         pieces, meeting, _ = self._pieces
@@ -293,7 +281,7 @@ class _Stream:
     that the block has just touched, by one of the NEAR_LOADS before in the same straight code. A
     warp issues these one right behind the other, where the simulator has all warps of a block do
     the first of them before the next; that another warp of the block may have touched them is left
-    as it is.
+    as it is. lines: distinct ones.
     """
 
     def __init__(self, requests: list[_Request]):
@@ -307,11 +295,35 @@ class _Stream:
             at if (at := one.stretch) is not None else -1 - n for n, one in enumerate(requests)
         ]
         stretch = np.repeat(stretch, self.sizes)
-        order = np.argsort(self.sectors, kind="stable")
-        before, again = order[:-1], order[1:]
-        same = (self.sectors[before] == self.sectors[again]) & (stretch[before] == stretch[again])
+        self._uses = Uses(self.sectors)
+        self._order, new = self._uses.order, self._uses.new
+        before, again = self._order[:-1], self._order[1:]
+        same = ~new[1:] & (stretch[before] == stretch[again])
         self.near = np.zeros(self.sectors.size, bool)
         self.near[again] = same & (number[again] - number[before] <= NEAR_LOADS)
+        self.lines = starts_of(self.sectors[self._order] // LINE_SECTORS).size
+
+    @property
+    def pieces(self) -> tuple[np.ndarray, np.ndarray]:
+        """(distinct pieces that it loads, ascending; when each is loaded first, in shares of all
+        loads).
+        """
+        loads = self._order[self.loaded[self._order]]
+        pieces = self.sectors[loads] // PIECE_SECTORS
+        first, when = starts_of(pieces), np.cumsum(self.loaded) - 1
+        return pieces[first], np.minimum.reduceat(when[loads], first) / loads.size
+
+    @property
+    def loads(self) -> tuple[int, int]:
+        """(Distinct sectors that it loads, those of them that it has stored to before)."""
+        loaded, never = self.loaded[self._order], self._order.size
+        first = np.flatnonzero(self._uses.new)
+        load, store = (
+            np.minimum.reduceat(np.where(own, self._order, never), first)
+            for own in (loaded, ~loaded)
+        )
+        own = (store < load) & (load < never)
+        return int(np.count_nonzero(load < never)), int(np.count_nonzero(own))
 
 
 class _Together:
@@ -331,19 +343,23 @@ class _Together:
         numbers = np.concatenate([np.arange(len(one.whose)) for one in streams])
         self._number = np.repeat(numbers, self._sizes)[self._order]  # of the request in its block
 
+    @cached_property
+    def _lines(self) -> "Uses":
+        return Uses(self.sectors // LINE_SECTORS)
+
     def absent(self, lines: int) -> np.ndarray:
         """(sectors,) bool: what a cache of so many lines lacks, if it is empty before."""
-        return ~hits(self.sectors, lines) & ~self.near
+        return ~hits(self.sectors, lines, self._lines) & ~self.near
 
     def on_its_way(self, absent: np.ndarray) -> np.ndarray:
         """(sectors,) bool: what the same request of another block lacks too, so that it is on its
         way from L2: the blocks have begun together.
         """
-        order = np.argsort(self.sectors, kind="stable")
-        sectors, number, lacking = self.sectors[order], self._number[order], absent[order]
-        last = np.maximum.accumulate(np.where(lacking, np.arange(order.size), 0))
-        found = np.empty(order.size, bool)
-        found[order] = lacking[last] & (sectors[last] == sectors) & (number[last] == number)
+        found = np.empty(absent.size, bool)
+        for order in _by_sector(self.sectors, self._lines):
+            sectors, number, lacking = self.sectors[order], self._number[order], absent[order]
+            last = np.maximum.accumulate(np.where(lacking, np.arange(order.size), 0))
+            found[order] = lacking[last] & (sectors[last] == sectors) & (number[last] == number)
         return found
 
     def counts(self, absent: np.ndarray, late: np.ndarray) -> list[tuple[int, int, int, int]]:
@@ -368,53 +384,61 @@ def starts_of(*sorted_keys: np.ndarray) -> np.ndarray:
     return np.flatnonzero(changes)
 
 
-def hits(sectors: np.ndarray, lines: int) -> np.ndarray:
+def hits(sectors: np.ndarray, lines: int, uses: "Uses | None" = None) -> np.ndarray:
     """(accesses,) bool: is the sector of each access in a cache of so many 128-byte lines?
 
     A line stays from its first use to one that comes too late; its sectors come in one by one.
+    uses: of the lines, if they are known.
     """
-    of_line = sectors // LINE_SECTORS
-    late = ~(times_since(of_line) <= window_of(of_line, lines))
-    late |= ~np.isfinite(times_since(of_line))
-    order = np.argsort(of_line, kind="stable")
-    stay = np.empty(sectors.size, np.int64)
-    stay[order] = np.cumsum(late[order])  # number of the stretch in which a line stays
-    return np.isfinite(times_since(stay * LINE_SECTORS + sectors % LINE_SECTORS))
+    uses = Uses(sectors // LINE_SECTORS) if uses is None else uses
+    late = uses.new | (uses.since > uses.window(lines))
+    stay, found = np.empty(sectors.size, np.int64), np.zeros(sectors.size, bool)
+    stay[uses.order] = np.cumsum(late)  # number of the stretch in which a line stays
+    for order in _by_sector(sectors, uses):
+        found[order[1:][stay[order[1:]] == stay[order[:-1]]]] = True
+    return found
 
 
-def times_since(names: np.ndarray) -> np.ndarray:
-    """(accesses,) float: accesses since the last one of the same name; infinite for the first."""
-    order = np.argsort(names, kind="stable")
-    sorted_names = names[order]
-    again = np.flatnonzero(sorted_names[1:] == sorted_names[:-1]) + 1
-    since = np.full(names.size, np.inf)
-    since[order[again]] = order[again] - order[again - 1]
-    return since
+def _by_sector(sectors: np.ndarray, of_lines: "Uses") -> Iterator[np.ndarray]:
+    """The accesses of one sector after another, of each in the order of time: all first sectors of
+    lines, then all second ones and so on.
+    """
+    place = sectors[of_lines.order] % LINE_SECTORS
+    return (of_lines.order[place == each] for each in range(LINE_SECTORS))
 
 
-def window_of(names: np.ndarray, size: int) -> float:
-    """Return how long a stretch of accesses has `size` distinct names on average."""
-    count = names.size
-    order = np.argsort(names, kind="stable")
-    ordered = names[order]
-    starts = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-    ends = np.concatenate([starts[1:], [True]])
-    distinct = int(starts.sum())
-    if distinct <= size:
-        return np.inf
-    gaps = np.diff(order)[~starts[1:]]
-    absent = np.concatenate([gaps - 1, order[starts], count - 1 - order[ends]])
-    absent = np.sort(absent[absent > 0])
-    sums = np.concatenate([[0], np.cumsum(absent[::-1])])[::-1]
+class Uses:
+    """The accesses of a sequence by what they name. order: of one name after another, of each in
+    the order of time; and of each in this order new: is it its name's first; since: accesses since
+    the last one of its name, of a first without a meaning.
+    """
 
-    def footprint(window: int) -> float:
-        """Mean number of names in a stretch of so many accesses."""
-        longer = np.searchsorted(absent, window, side="left")
-        missed = sums[longer] - (absent.size - longer) * (window - 1.0)
-        return distinct - missed / (count - window + 1)
+    def __init__(self, names: np.ndarray):
+        self.order = np.argsort(names, kind="stable")
+        ordered = names[self.order]
+        self.new = np.ones(names.size, bool)
+        np.not_equal(ordered[1:], ordered[:-1], out=self.new[1:])
+        self.since = np.diff(self.order, prepend=0)
 
-    low, high = 1, count
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if footprint(middle) <= size else (low, middle)
-    return float(low)
+    def window(self, size: int) -> float:
+        """Return how long a stretch of accesses has `size` distinct names on average."""
+        count, distinct = self.order.size, int(np.count_nonzero(self.new))
+        if distinct <= size:
+            return np.inf
+        last = np.append(self.new[1:], True)
+        gaps = self.since[~self.new] - 1, self.order[self.new], count - 1 - self.order[last]
+        absent = np.concatenate(gaps)
+        absent = np.sort(absent[absent > 0])
+        sums = np.concatenate([[0], np.cumsum(absent[::-1])])[::-1]
+
+        def footprint(window: int) -> float:
+            """Mean number of names in a stretch of so many accesses."""
+            longer = np.searchsorted(absent, window, side="left")
+            missed = sums[longer] - (absent.size - longer) * (window - 1.0)
+            return distinct - missed / (count - window + 1)
+
+        low, high = 1, count
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if footprint(middle) <= size else (low, middle)
+        return float(low)

@@ -1,10 +1,12 @@
 """Which lines L1 looks up for a load, and in how many clocks: by banks of tags and of data."""
 
 from math import gcd
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ...watch.counters.traffic import Lanes
+from ...watch.counters.patterns import Pattern
+from ...watch.counters.traffic import LINE_BYTES, Lanes
 
 # L1 looks up lines in four banks at a time. By the bits of a line's number, the lowest first, the
 # bank that each adds (exclusive or): what 32 lines took on an H200, in 22 choices of them, and for
@@ -18,7 +20,7 @@ def _banks(of_bit: tuple[int, ...]) -> np.ndarray:
     found = np.zeros(1, np.int64)
     for adds in of_bit:
         found = np.concatenate([found, found ^ adds])
-    return found
+    return found.astype(np.int8)
 
 
 _BANK_OF = (0, _banks(_OF_BIT[:11])), (11, _banks(_OF_BIT[11:]))  # of a number shifted by as much
@@ -49,20 +51,27 @@ class Lookups:
     def __init__(self, warps: int):
         self._of_block = warps
         self._of_load: dict[int, tuple[int, float]] = {}
+        self._known: WeakKeyDictionary[Pattern, dict] = WeakKeyDictionary()
 
-    def of_load(
-        self, key: int, size: int, address: np.ndarray, lanes: np.ndarray, warps: int
-    ) -> float:
-        """Return the clocks of a request. key: of the instruction; size: bytes of a lane; address,
-        lanes: (lanes,) of so many warps.
+    def of_load(self, key: int, size: int, pattern: Pattern, delta: int) -> float:
+        """Return the clocks of a request. key: of the instruction; size: bytes of a lane; pattern,
+        delta: addresses, moved along by so many bytes.
         """
         times, found = self._of_load.get(key, (0, 0.0))
         if times < OFTEN or times % 4 == 0:
-            some, where = some_warps(lanes, address, warps, self._of_block)
-            rows = Lanes(some).rows(where, 32)
-            found = lookups_of(rows, size) / len(rows)
+            lines, rest = divmod(delta, LINE_BYTES)
+            known = self._known.setdefault(pattern, {})
+            form = rest, min(size, 8)
+            if form not in known:
+                known[form] = self._of_some(size, pattern, rest)
+            found = known[form].clocks(lines) / known[form].warps
         self._of_load[key] = times + 1, found
         return found
+
+    def _of_some(self, size: int, pattern: Pattern, delta: int) -> "_Request":
+        of, address = pattern.lanes, pattern.address + np.uint64(delta)
+        some, where = some_warps(of.lanes, address, of.warps, self._of_block)
+        return _Request(Lanes(some).rows(where, 32), size)
 
 
 def lookups_of(rows: np.ndarray, size: int) -> int:
@@ -72,24 +81,37 @@ def lookups_of(rows: np.ndarray, size: int) -> int:
     rows: (warps, 32) uint64 addresses; size: bytes of a lane. More than 4 are read in several parts
     of a warp, and count elsewhere.
     """
-    line, new = _distinct(rows >> np.uint64(7))
-    low, high = (table[line >> shift & table.size - 1] for shift, table in _BANK_OF)
-    clocks = _fullest(low ^ high, new, _TAG_BANKS)
-    if size <= 4:
-        word, new = _distinct(rows >> np.uint64(2))
-        clocks = np.maximum(clocks, _fullest(word % 32, new, 32))
-    return int(clocks.sum())
+    return _Request(rows, size).clocks()
+
+
+class _Request:
+    """A load as lookups_of takes it. warps: so many."""
+
+    def __init__(self, rows: np.ndarray, size: int):
+        self.warps = len(rows)
+        self._lines, whose = _distinct(rows >> np.uint64(7))
+        self._first = _TAG_BANKS * whose  # place of its warp's first bank
+        self._of_words = np.int64(0)
+        if size <= 4:
+            word, whose = _distinct(rows >> np.uint64(2))
+            self._of_words = _fullest(32 * whose + word % 32, 32, self.warps)
+
+    def clocks(self, lines: int = 0) -> int:
+        """Return those of its warps together, if it is moved along by so many lines."""
+        line = self._lines + lines
+        low, high = (table[line >> shift & table.size - 1] for shift, table in _BANK_OF)
+        of_lines = _fullest(self._first + (low ^ high), _TAG_BANKS, self.warps)
+        return int(np.maximum(of_lines, self._of_words).sum())
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """((warps, 32) numbers, each row ascending; which of them are the first of their value)."""
+    """((n,) the distinct numbers of each row, the row of each)."""
     rows = np.sort(rows, axis=1).astype(np.int64)
     new = np.ones(rows.shape, bool)
     new[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    return rows, new
+    return rows[new], np.nonzero(new)[0]
 
 
-def _fullest(bank: np.ndarray, new: np.ndarray, banks: int) -> np.ndarray:
-    """(warps,) how many of a warp are in the bank that has most."""
-    place = np.arange(len(bank))[:, None] * banks + bank
-    return np.bincount(place[new], minlength=len(bank) * banks).reshape(-1, banks).max(1)
+def _fullest(place: np.ndarray, banks: int, warps: int) -> np.ndarray:
+    """(warps,) how many of a warp are in the bank that has most. place: warp * banks + bank."""
+    return np.bincount(place, minlength=warps * banks).reshape(-1, banks).max(1)

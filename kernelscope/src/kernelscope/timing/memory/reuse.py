@@ -43,11 +43,12 @@ def reuse_of(
     touched = np.where(streams.common(stretches), as_run, read + lone)
     both = written + lone_written
     others = lone_written + (touched if touched.size == both.size else 0.0)
-    in_part = stores.in_part([first for first, *_ in pieces[1]])
-    at_a_time = min(grid.blocks, grid.resident)
-    refilled = refilled_bytes(gpu, in_part, both, others, grid.blocks, at_a_time)
     written, lone_read, lone_written = (float(each.sum()) for each in (written, lone, lone_written))
-    again, rounds = 0.0, max(1.0, grid.blocks / grid.resident)
+    again, refilled, rounds = 0.0, 0.0, max(1.0, grid.blocks / grid.resident)
+    if read.sum() + written + lone_read + lone_written > kept_bytes(gpu):
+        in_part = stores.in_part([first for first, *_ in pieces[1]])
+        at_a_time = min(grid.blocks, grid.resident)
+        refilled = refilled_bytes(gpu, in_part, both, others, grid.blocks, at_a_time)
     if read.sum() + written + lone_read > kept_bytes(gpu) and read.size:
         shared = streams.shared(stretches)
         read, again = shared_by_blocks(gpu, read, lone, written, shared, grid.blocks, rounds)

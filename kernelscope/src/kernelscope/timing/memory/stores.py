@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,8 +31,7 @@ ALONE = LONE_READ + LONE_WRITE  # pieces that DRAM moves for a sector of a line 
 HALVES = 0.5  # of those that several blocks fill, if each fills a half
 
 
-@dataclass(frozen=True)
-class StoredSectors:
+class StoredSectors(NamedTuple):
     """What one store by a block's warps asks for. sectors: ascending, each once; wants: how many of
     so many warps store to each; bytes: a bit for each byte of it; lines: of each warp, added up.
     """
@@ -40,6 +41,9 @@ class StoredSectors:
     bytes: np.ndarray
     warps: int
     lines: int
+
+
+_Store = tuple[int, int, StoredSectors]  # key of the instruction, number of its run
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Stores:
     """
 
     left: int = MOST_SECTORS
-    _blocks: list[list[tuple[int, int, StoredSectors]]] = field(default_factory=list)
+    _blocks: list[list[_Store]] = field(default_factory=list)
 
     def begin(self) -> None:
         if self.left > 0:
@@ -83,57 +87,68 @@ class Stores:
         if self.left <= 0 and len(self._blocks) > 1:
             self._blocks.pop()
 
-    @cached_property
-    def _runs(self) -> list[list["_Run"]]:
-        """The stores of each block, those together that stand beside each other."""
-        return [[*_runs(block)] for block in self._blocks]
-
     def joined(self, warps: int) -> dict[int, tuple[float, float]]:
         """Return instruction key -> (share of the sectors of its stores that leaves L1, share of
         each of these that it fills, with those that L1 joins it with). warps: of an SM.
         """
         sums: defaultdict[int, np.ndarray] = defaultdict(lambda: np.zeros(3))
-        for run in (run for block in self._runs for run in block):
-            part = _joined_part(run.lines_of_warp, warps * run.of_sector)
-            for key, stored in run.stores:
-                at = np.searchsorted(run.sectors, stored.sectors)
-                share = 1 - part * (1 - run.share[at])
-                alone = np.bitwise_count(stored.bytes) / SECTOR_BYTES / stored.wants
-                filled = part * run.filled[at] + (1 - part) * alone
-                sums[key] += [each @ stored.wants for each in (share**0, share, filled)]
+        alike: dict[tuple, list[list[float]]] = {}
+        for stores in (stores for block in self._blocks for stores in _runs(block)):
+            form = _form(stores[0][2]) if len(stores) == 1 else None
+            found = alike.get(form)
+            if found is None:
+                found = _Run(stores).joined(warps)
+                if form:
+                    alike[form] = found
+            for (key, _, _), three in zip(stores, found, strict=True):
+                sums[key] += three
         return {key: (share / n, filled / n) for key, (n, share, filled) in sums.items()}
 
     def in_part(self, starts: Sequence[int]) -> list[PartStores]:
         """Return what a block stores in each buffer. starts: first byte of each, ascending."""
         found: list[list[PartStores]] = [[] for _ in starts]
-        for block in self._runs:
-            for number, part in _parts(block, np.array(starts)):
+        for block in self._blocks:
+            runs = [_Run(stores) for stores in _runs(block)]
+            for number, part in _parts(runs, np.array(starts)):
                 found[number].append(part)
         return [_mean(parts, len(self._blocks)) for parts in found]
 
 
 class _Run:
-    """Stores beside each other. sectors: distinct ones; of each of them share: of its stores, that
-    leaves L1 if it joins all; bytes: a bit for each that is stored; filled: share of it.
+    """Stores beside each other. sectors: distinct ones; bytes: of each, a bit for each that is
+    stored.
     """
 
-    def __init__(self, stores: list[tuple[int, StoredSectors]]):
-        self.stores = stores
-        first = stores[0][1]
+    def __init__(self, stores: list[_Store]):
+        self.stores = [one for *_, one in stores]
+        first = self.stores[0]
         self.sectors, self.bytes = first.sectors, first.bytes
-        stored = of_warps = first.wants
+        self._stored = self._of_warps = first.wants
         if len(stores) > 1:
-            parts = [one for _, one in stores]
-            sectors = np.concatenate([one.sectors for one in parts])
-            wants = np.concatenate([one.wants for one in parts])
+            sectors = np.concatenate([one.sectors for one in self.stores])
+            wants = np.concatenate([one.wants for one in self.stores])
             self.sectors, of = np.unique(sectors, return_inverse=True)
-            self.bytes, of_warps = np.zeros((2, self.sectors.size), np.int64)
-            np.bitwise_or.at(self.bytes, of, np.concatenate([one.bytes for one in parts]))
-            np.maximum.at(of_warps, of, wants)
-            stored = np.bincount(of, wants)
-        self.share = (of_warps - OF_WARPS * (of_warps - 1)) / stored
-        self.of_sector = float(np.mean(stored / of_warps))  # stores of a warp that fill a sector
-        self.filled = np.bitwise_count(self.bytes) / SECTOR_BYTES
+            self.bytes, self._of_warps = np.zeros((2, self.sectors.size), np.int64)
+            np.bitwise_or.at(self.bytes, of, np.concatenate([one.bytes for one in self.stores]))
+            np.maximum.at(self._of_warps, of, wants)
+            self._stored = np.bincount(of, wants)
+
+    def joined(self, warps: int) -> list[list[float]]:
+        """Of each store [sectors that its warps want, those of them that leave L1, how much of
+        these is filled, added up]. warps: of an SM.
+        """
+        of_sector = float(np.mean(self._stored / self._of_warps))  # stores of a warp that fill one
+        part = _joined_part(self.lines_of_warp, warps * of_sector)
+        if_all = (self._of_warps - OF_WARPS * (self._of_warps - 1)) / self._stored
+        filled_by_all = np.bitwise_count(self.bytes) / SECTOR_BYTES
+        found = []
+        for stored in self.stores:
+            at = np.searchsorted(self.sectors, stored.sectors)
+            share = 1 - part * (1 - if_all[at])
+            alone = np.bitwise_count(stored.bytes) / SECTOR_BYTES / stored.wants
+            filled = part * filled_by_all[at] + (1 - part) * alone
+            found.append([each @ stored.wants for each in (share**0, share, filled)])
+        return found
 
     @cached_property
     def lines(self) -> int:
@@ -142,7 +157,7 @@ class _Run:
     @property
     def lines_of_warp(self) -> float:
         """Lines of each warp's store."""
-        return sum(one.lines for _, one in self.stores) / sum(one.warps for _, one in self.stores)
+        return sum(one.lines for one in self.stores) / sum(one.warps for one in self.stores)
 
 
 def _joined_part(lines: float, stores: float) -> float:
@@ -159,10 +174,14 @@ def _lines(sectors: np.ndarray) -> int:
     return int(np.count_nonzero(np.diff(sectors // LINE_SECTORS))) + min(1, sectors.size)
 
 
-def _runs(block: list[tuple[int, int, StoredSectors]]) -> Iterator[_Run]:
-    """The stores of a block, by their runs."""
-    for _, stores in groupby(block, key=lambda store: store[1]):
-        yield _Run([(key, stored) for key, _, stored in stores])
+def _runs(block: list[_Store]) -> Iterator[list[_Store]]:
+    """The stores of a block, those together that stand beside each other."""
+    return (list(stores) for _, stores in groupby(block, key=itemgetter(1)))
+
+
+def _form(stored: StoredSectors) -> tuple:
+    """What two stores have alike of which one is the other moved along."""
+    return id(stored.wants), id(stored.bytes), stored.lines, stored.warps
 
 
 def _parts(runs: list[_Run], starts: np.ndarray) -> Iterator[tuple[int, PartStores]]:

@@ -18,6 +18,7 @@ from ..machine_code import Segment
 
 MOST_BLOCKS = 16384  # of more, unequal ones even out
 _FAR_MORE = 4.0  # times the median of a segment's instructions
+MOST_WAITING = 256  # groups of warps of which instructions are counted later
 LEAST = 0.02  # standard deviation over mean: below, all are taken as equal
 
 
@@ -108,14 +109,25 @@ class LongestWarps:
         """A chunk of blocks."""
         self._first, self._shape = machine.first_block, (machine.block_count, -1)
         total = machine.block_count * machine.warps_per_block
+        self._work = np.zeros(total, np.int64)
         self._since = defaultdict(lambda: np.zeros(total, np.int64))  # the last barrier
         self._before = np.zeros((machine.block_count, machine.warps_per_block), np.int64)
         self._new: set[int] = set()
+        self._waiting: dict[int, tuple[np.ndarray, Counter[int]]] = {}
+        self._last, self._ran = None, Counter()
 
     def ran(self, instruction: int, warps: np.ndarray) -> None:
         """Some warps, each once, have run an instruction."""
-        self._since[instruction][warps] += 1
-        self._new.add(instruction)
+        if warps is not self._last:
+            if len(self._waiting) >= MOST_WAITING:
+                self._add_waiting()
+            self._last, self._ran = self._waiting.setdefault(id(warps), (warps, Counter()))
+        self._ran[instruction] += 1
+
+    def work(self) -> np.ndarray:
+        """(blocks, warps) instructions so far."""
+        self._add_waiting()
+        return self._work.reshape(self._shape)
 
     def meet(self, event: BarrierEvent, work: np.ndarray) -> None:
         """Blocks pass a barrier. work: (blocks, warps) of the chunk, instructions so far."""
@@ -131,14 +143,25 @@ class LongestWarps:
         self._add(np.arange(len(work)), work)
 
     def _add(self, blocks: np.ndarray, work: np.ndarray) -> None:
+        self._add_waiting()
         longest = (work[blocks] - self._before[blocks]).argmax(1)
         self._before[blocks] = work[blocks]
+        some, each = slice(None) if len(blocks) == len(work) else blocks, np.arange(len(blocks))
         for instruction in self._new:
             of_block = self._since[instruction].reshape(self._shape)
-            own = of_block[blocks]
-            self.of_longest[instruction] += int(own[np.arange(len(blocks)), longest].sum())
+            own = of_block[some]
+            self.of_longest[instruction] += int(own[each, longest].sum())
             self.of_warps[instruction] += own.sum(0)
-            of_block[blocks] = 0
+            of_block[some] = 0
+
+    def _add_waiting(self) -> None:
+        """Count what the same warps have run, one instruction after another."""
+        for warps, ran in self._waiting.values():
+            self._work[warps] += ran.total()
+            for instruction, times in ran.items():
+                self._since[instruction][warps] += times
+                self._new.add(instruction)
+        self._waiting, self._last = {}, None
 
 
 def longest_warps(

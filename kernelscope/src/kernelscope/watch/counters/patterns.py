@@ -5,7 +5,7 @@ Sectors depend on that constant only through its remainder by 32, bank conflicts
 first addresses are kept as a pattern, and a later event is recognised as `pattern + delta`.
 """
 
-from functools import reduce
+from functools import cached_property, reduce
 
 import numpy as np
 from kernelscope.addresses import Packed
@@ -62,6 +62,11 @@ class Pattern:
             return delta
         moved = self.address + np.uint64(delta & (2**64 - 1))
         return delta if np.array_equal(moved, address) else None
+
+    @cached_property
+    def reach(self) -> int:
+        """Bytes from its lowest address to its highest."""
+        return int(self.address.max()) - int(self.address.min())
 
     def sectors(self, delta: int) -> int:
         """Sectors of the pattern moved along by `delta` bytes, summed over warps."""
@@ -187,12 +192,14 @@ class TouchedBytes:
         rows = count // each  # pages that begin at the position
         begin = first // _PAGE
         some = np.flatnonzero(self._pages[begin : begin + rows] | self._pages[begin + 1 :][:rows])
+        words = np.zeros((some.size, _PAGE // 8), np.uint64)
         for one in maps:
             part = self._grown(one)[first : first + count * size]
-            words = part[: rows * _PAGE].view(np.uint64).reshape(rows, each, size // 8)[some]
-            of_rows = reduce(np.bitwise_or, np.moveaxis(words, 2, 0))  # faster than any() of rows
-            found[: rows * each].reshape(rows, each)[some] |= of_rows != 0
+            words |= part[: rows * _PAGE].view(np.uint64).reshape(rows, _PAGE // 8)[some]
             found[rows * each :] |= part[rows * _PAGE :].reshape(-1, size).any(1)
+        pieces = np.moveaxis(words.reshape(some.size, each, size // 8), 2, 0)
+        of_rows = reduce(np.bitwise_or, pieces)  # faster than any() of rows
+        found[: rows * each].reshape(rows, each)[some] = of_rows != 0
         return found
 
     def _grown(self, touched: np.ndarray) -> np.ndarray:

@@ -38,6 +38,11 @@ class Lanes:
         return self.size // 32 if self.full else self.starts(32).size
 
     @cached_property
+    def numbers(self) -> np.ndarray:
+        """(warps,) the numbers of these warps, ascending."""
+        return self.lanes[self.starts(32)] >> 5
+
+    @cached_property
     def _starts(self) -> dict[int, np.ndarray]:
         return {}
 
