@@ -15,7 +15,7 @@ from kernelscope.watch.counters.counters import DESCRIPTIONS, NAMES, Counters, t
 from kernelscope.watch.counters.line_table import KernelLines, LineTable
 from kernelscope.watch.counters.merging import Merge
 from kernelscope.watch.counters.patterns import Pattern, TouchedBytes
-from kernelscope.watch.counters.traffic import Lanes, count_sectors, count_wavefronts
+from kernelscope.watch.counters.traffic import Lanes, count_wavefronts
 from watch_harness import count, merges
 
 SCORES = Path(__file__).resolve().parents[1] / "kernels" / "scores_tiled.cu"
@@ -603,10 +603,12 @@ def test_sectors_and_wavefronts_agree_with_sets(access):
     size, lanes, address = access
     cut, plain = Lanes(lanes), address.tolist()
     assert cut.warps == len({lane // 32 for lane in lanes.tolist()})
-    assert count_sectors(cut, address) == oracle_sectors(lanes.tolist(), plain)
+    pattern = Pattern(cut, address)
+    assert pattern.sectors(0) == oracle_sectors(lanes.tolist(), plain)
     for kind in ("load", "store"):
         expected = oracle_wavefronts(lanes.tolist(), plain, size, kind)
         assert count_wavefronts(cut, address, size, kind) == expected
+        assert pattern.wavefronts(0, size, kind) == expected
     taken = address % np.uint64(3) == 0
     sides = {(lane // 32, bool(side)) for lane, side in zip(lanes.tolist(), taken, strict=True)}
     assert cut.mixed(taken) == sum((w, True) in sides and (w, False) in sides for w, _ in sides) / 2
@@ -623,7 +625,7 @@ def test_a_moved_pattern_counts_as_its_addresses_do(access, moves):
         moved = (address.astype(np.int64) + move * size).astype(np.uint64)
         delta = pattern.delta(lanes.copy(), moved)
         assert delta == move * size
-        assert pattern.sectors(delta) == count_sectors(Lanes(lanes), moved)
+        assert pattern.sectors(delta) == oracle_sectors(lanes.tolist(), moved.tolist())
         for kind in ("load", "store"):
             expected = count_wavefronts(Lanes(lanes), moved, size, kind)
             assert pattern.wavefronts(delta, size, kind) == expected

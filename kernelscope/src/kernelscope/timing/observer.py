@@ -2,7 +2,7 @@
 
 import itertools
 from bisect import bisect
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from ..events import Access, BarrierEvent, InstructionEvent, Launch, MachineView
 from ..ptx.demangle import demangle
+from ..ptx.source_module import SourceModule
 from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
@@ -151,11 +152,8 @@ class Time(Counters):
         self._stretch, self._at = 0, 0  # of straight code: its number, place of the instruction
         self._run, self._run_of, self._stored_at = 0, 0, 0  # of stores beside each other
         self._lookups = Lookups(launch.warps)
-        # Executions of each instruction, by its id: by all warps of a block, by single ones.
-        self._by_all: Counter[int] = Counter()
-        self._by_warp = defaultdict(lambda: np.zeros(launch.warps, np.int64))
-        self._by_longest: Counter[int] = Counter()
-        self._longest = LongestWarps(self._by_warp, self._by_longest)
+        self._asked = _asked_more(launch.source)
+        self._longest = LongestWarps(launch.warps)
         self._numbers: list[np.ndarray] = []  # of the blocks that ran
         self._work_of_warps: list[np.ndarray] = []
 
@@ -169,7 +167,6 @@ class Time(Counters):
         self._stores.begin()
         self._swaps = SharedSwaps(machine)
         self._common = 0
-        self._blocks = machine.block_count
         self._lanes_of_all = 32 * machine.block_count * machine.warps_per_block
         self._apart.begin(self._lanes_of_all)
         self._longest.begin(machine)
@@ -200,7 +197,7 @@ class Time(Counters):
             self._count(event)
         if event.taken is not None:
             self._apart.leave(event)
-        if one.opcode.startswith(_ASKED_MORE):
+        if id(one) in self._asked:
             self._ask_more(event)
 
     def _ask_more(self, event: InstructionEvent) -> None:
@@ -222,7 +219,6 @@ class Time(Counters):
         lanes = self._cut(event.lanes)
         if lanes.full and lanes.size == self._lanes_of_all:
             self._common += 1
-            self._by_all[id(event.instruction)] += self._blocks
         else:
             self._longest.ran(id(event.instruction), lanes.numbers)
 
@@ -301,7 +297,10 @@ class Time(Counters):
         blocks = places_of(launch.source).blocks
         for instruction, line, ran, counts, merged in self.rows_of(launch):
             before, old = self._before.get(id(instruction), (0, Counter()))
-            counts = Counter({k: scale * (n - old[k]) for k, n in counts.items() if n != old[k]})
+            of_warps = self._longest.of_warps(id(instruction))
+            by_all = (ran - before - int(of_warps.sum())) // launch.warps  # warps together
+            gained = {k: n - old.get(k, 0) for k, n in counts.items()}
+            counts = Counter({k: scale * n for k, n in gained.items() if n})
             found.append(
                 PtxCounts(
                     instruction,
@@ -310,8 +309,8 @@ class Time(Counters):
                     counts,
                     merged,
                     blocks.get(id(instruction), BlockPlace()),
-                    of_warps=self._by_warp[id(instruction)] + self._by_all[id(instruction)],
-                    of_longest=self._by_longest[id(instruction)] + self._by_all[id(instruction)],
+                    of_warps=of_warps + by_all,
+                    of_longest=self._longest.of_longest(id(instruction)) + by_all,
                     origin=numbers[id(instruction)],
                 )
             )
@@ -428,6 +427,14 @@ class Time(Counters):
                 )
             found.append(one)
         return found
+
+
+@lru_cache(maxsize=64)
+def _asked_more(source: SourceModule) -> frozenset[int]:
+    """The ids of instructions whose addresses or results say more than Counters count."""
+    functions = source.module.functions.values()
+    every = (one for function in functions for one in function.body)
+    return frozenset(id(one) for one in every if one.opcode.startswith(_ASKED_MORE))
 
 
 @lru_cache(maxsize=64)

@@ -24,8 +24,10 @@ def slow_paths(event: InstructionEvent) -> int:
         return 0
     root, *_, kind = event.instruction.opcode.split(".")
     result = np.abs(np.asarray(result).view(f"f{int(kind[1:]) // 8}"))
-    size, least = np.broadcast_to(result, event.lanes.shape), LEAST_FAST[kind][root]
-    return np.unique(event.lanes[~((size >= least) & (size < np.inf))] >> 5).size
+    slow = ~((result >= LEAST_FAST[kind][root]) & (result < np.inf))
+    if not slow.any():
+        return 0
+    return np.unique(event.lanes[np.broadcast_to(slow, event.lanes.shape)] >> 5).size
 
 
 def match_values(event: InstructionEvent) -> int:

@@ -117,12 +117,12 @@ def walk(
 
 
 class _Step(NamedTuple):
-    """An instruction as the walk needs it. sets, frees: scoreboards, -1 for none."""
+    """An instruction as the walk needs it. waits, sets, frees: scoreboards, -1 for none."""
 
     code: Code
     latency: Latency
     passes: float
-    waits: int
+    waits: tuple[int, ...]
     sets: int
     frees: int
     spent: float  # clocks until the next instruction
@@ -146,7 +146,8 @@ class _Step(NamedTuple):
         rate = next(rates) if latency.waiting else 0.0
         if latency.in_step and latency.waiting:
             rate = shared.setdefault(round(latency.waiting, 2), rate)
-        return cls(code, latency, passes, code.waits, sets, frees, spent, code.line, copies, rate)
+        waits = tuple(board for board in range(_SETS) if code.waits >> board & 1)
+        return cls(code, latency, passes, waits, sets, frees, spent, code.line, copies, rate)
 
 
 class _Warp:
@@ -163,8 +164,10 @@ class _Warp:
         """Run a segment and return its clocks. visit: number of the times that it ran."""
         begin = self.now
         for code, latency, passes, waits, sets, frees, spent, line, copies, rate in steps:
-            if waits:
-                self._wait(waits, by_line)
+            for board in waits:
+                if self.free[board] > self.now:
+                    by_line[self.owner[board]] += self.free[board] - self.now
+                    self.now = self.free[board]
             clocks = latency.at((visit + 0.5) * rate % 1) if rate else latency.sure
             if copies:
                 self._copy(code, clocks, passes, by_line)
@@ -201,12 +204,6 @@ class _Warp:
     def _set(self, board: int, ready: float, line: int) -> None:
         if ready >= self.free[board]:
             self.free[board], self.owner[board] = ready, line
-
-    def _wait(self, mask: int, by_line: dict[int, float]) -> None:
-        for board in range(_SETS):
-            if mask >> board & 1 and self.free[board] > self.now:
-                by_line[self.owner[board]] += self.free[board] - self.now
-                self.now = self.free[board]
 
     def _wait_for_group(self, code: Code, by_line: dict[int, float]) -> None:
         newer = code.operands.rsplit(",", 1)[-1].strip()

@@ -1,7 +1,7 @@
 """What one launch asks of a GPU: instructions by segment, line and unit, and bytes by level."""
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,6 +36,7 @@ from .schedule import MEETINGS, Latency, walk
 from .warps import Unevenness, longest_warps
 
 UNITS = tuple("issue fma alu fp64 mufu tensor memory fill send constant together".split())
+_COLUMN = {unit: number for number, unit in enumerate(UNITS)}
 OF_SCHEDULER = np.array([1] * 6 + [0] * 5, bool)  # units of which each scheduler has its own
 FILL_BYTES = 64  # from L2 to L1, a clock and SM
 CONSTANT_CLOCKS = 2.0  # of the constant cache, for each address of a warp's load, as measured
@@ -152,11 +153,11 @@ def work_of(
     dram = dram_traffic(gpu, reuse, traffic)
     exact = corrections(segments, counts, counted)
 
-    of_units = {id(code): unit_clocks(code, traffic, gpu) for _, code in codes(segments)}
+    every = [*codes(segments)]
+    units = {id(code): unit_clocks(code, traffic, gpu) for _, code in every}
 
     def passes(code: Code) -> float:
-        clocks = of_units[id(code)]
-        return float(clocks[UNITS.index("memory")] + clocks[UNITS.index("constant")])
+        return units[id(code)].get("memory", 0.0) + units[id(code)].get("constant", 0.0)
 
     def chain(of: GpuConstants) -> tuple[dict[int, float], ...]:
         def latency(code: Code) -> Latency:
@@ -170,23 +171,26 @@ def work_of(
         return longest_warps(segments, of_warp, counted)
 
     each = counts / (blocks * warps)
-    totals: defaultdict[tuple[int, int], np.ndarray] = defaultdict(lambda: np.zeros(len(UNITS)))
-    idle = 0.0  # executions of guarded instructions in which no lane takes part
-    for at, code in codes(segments):
+    clocks, idle = np.zeros((len(every), len(UNITS))), 0.0
+    for row, (at, code) in zip(clocks, every, strict=True):
         share = exact.get((code.origin, KINDS.get(code.name, "")), 1.0)
-        clocks = share * of_units[id(code)]
-        if code.guarded and share < 1:
-            clocks += (1 - share) * clocks_of_no_lane(code)
+        for unit, own in units[id(code)].items():
+            row[_COLUMN[unit]] = share * own
+        if code.guarded and share < 1:  # in the other executions no lane takes part
+            for unit, own in clocks_of_no_lane(code).items():
+                row[_COLUMN[unit]] += (1 - share) * own
             idle += (1 - share) * counts[at]
-        totals[at, code.line] += counts[at] * clocks
-    keys = list(totals)
+    entry: dict[tuple[int, int], int] = {}
+    entries = [entry.setdefault((at, code.line), len(entry)) for at, code in every]
+    totals = np.zeros((len(entry), len(UNITS)))
+    np.add.at(totals, entries, counts[[at for at, _ in every]][:, None] * clocks)
     issued = float(sum(len(s.code) * n for s, n in zip(segments, counts, strict=True)))
     l2_bytes = l2_traffic(traffic)
     for line, more in dram.looked_up.items():
         l2_bytes[line] += more
     for line, share in shares_of(traffic, "global store").items():  # a slice has its mean besides
         l2_bytes[line] += share * reuse.stored * gpu.l2_gbps
-    for at, code in codes(segments):
+    for at, code in every:
         l2_bytes[code.line] = l2_bytes.get(code.line, 0.0) + counts[at] * local_bytes(code)
     longest, by_number = chain(gpu)
     waits = tuple({} for _ in segments)
@@ -205,15 +209,14 @@ def work_of(
     return LaunchWork(
         replace(shape, imbalance=imbalance),
         resident_blocks(gpu, warps, machine.registers, shape.shared_bytes),
-        np.array([at for at, _ in keys]),
-        np.array([line for _, line in keys]),
-        np.array([totals[key] for key in keys]),
+        *np.array([*entry]).T,
+        totals,
         longest,
         l2_bytes,
         dram.moved,
         dram.crossed,
         atomic_times(traffic, reuse),
-        any(code.name == "BAR" for _, code in codes(segments)),
+        any(code.name == "BAR" for _, code in every),
         issued,
         machine.registers,
         waits,
@@ -237,10 +240,9 @@ def corrections(segments, counts: np.ndarray, counted: list[PtxCounts]) -> dict:
     }
 
 
-def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
-    """(UNITS,) clocks of an SM that one execution by a warp takes of each unit."""
-    clocks = dict.fromkeys(UNITS, 0.0)
-    clocks["issue"] = code.issue / SCHEDULERS
+def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> dict[str, float]:
+    """Unit -> clocks of an SM that one execution by a warp takes of it."""
+    clocks = {"issue": code.issue / SCHEDULERS}
     name, kind = code.name, KINDS.get(code.name, "")
     if name in _FLOAT:
         clocks["fma"] = 32 / FMA_LANES
@@ -277,7 +279,7 @@ def unit_clocks(code: Code, traffic: Traffic, gpu: GpuConstants) -> np.ndarray:
         clocks["memory"] = 1.0
     elif _is_indexed_constant(code):
         clocks["constant"] = CONSTANT_CLOCKS * traffic.per_request(code.line, "constant load")
-    return np.array([clocks[unit] for unit in UNITS])
+    return clocks
 
 
 def _is_indexed_constant(code: Code) -> bool:
@@ -287,14 +289,12 @@ def _is_indexed_constant(code: Code) -> bool:
     return "const" in code.parts or _INDEXED.search(code.operands) is not None
 
 
-def clocks_of_no_lane(code: Code) -> np.ndarray:
-    """(UNITS,) the same of an execution whose predicate is false in all lanes: it is issued, and
-    takes a place in the memory pipe.
+def clocks_of_no_lane(code: Code) -> dict[str, float]:
+    """The same of an execution whose predicate is false in all lanes: it is issued, and takes a
+    place in the memory pipe.
     """
-    clocks = np.zeros(len(UNITS))
-    clocks[UNITS.index("issue")] = code.issue / SCHEDULERS
-    clocks[UNITS.index("memory")] = float(" " in KINDS.get(code.name, ""))
-    return clocks
+    memory = float(" " in KINDS.get(code.name, ""))
+    return {"issue": code.issue / SCHEDULERS, "memory": memory}
 
 
 def products(code: Code) -> float:

@@ -12,6 +12,11 @@ from ..machine_code import Code, Segment, codes
 from .kinds import KINDS, has_slow_path, is_swap
 
 _OF_SHARED = {"LD": "LDS", "ST": "STS", "ATOM": "ATOMS"}
+_REQUESTS = tuple(  # counter -> kind
+    (f"{space}_{way}_requests", f"{space} {way}")
+    for space in ("global", "shared", "local")
+    for way in ("load", "store", "atomic")
+)
 _WAYS = {"ld": "load", "st": "store", "atom": "atomic", "red": "atomic"}
 
 
@@ -74,10 +79,9 @@ class PtxCounts:
             return "constant load"
         if self.counts["far_atomic_sectors"]:  # ATOM does it, as of global memory
             return "global atomic"
-        for space in ("global", "shared", "local"):
-            for way in ("load", "store", "atomic"):
-                if self.counts[f"{space}_{way}_requests"]:
-                    return f"{space} {way}"
+        for counter, kind in _REQUESTS:
+            if counter in self.counts and self.counts[counter]:
+                return kind
         if not self.executions and parts[0] in _WAYS:  # it never ran
             space = next((part for part in parts if part in ("global", "shared", "local")), "")
             return f"{space} {_WAYS[parts[0]]}" if space else ""
@@ -90,6 +94,11 @@ class PtxCounts:
         if parts == ["popc", "b32"]:
             return "popc"
         return {"bar": "barrier", "barrier": "barrier", "shfl": "shuffle"}.get(parts[0], "")
+
+    @cached_property
+    def by_warps(self) -> int:
+        """The sum of of_warps."""
+        return int(self.of_warps.sum())
 
     @property
     def is_of_wmma(self) -> bool:

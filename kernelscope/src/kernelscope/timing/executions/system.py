@@ -71,6 +71,10 @@ class _System:
         self.flowing = [at for at, s in enumerate(segments) if s.follows]
         self.kept = (self.entered - self.left)[self.flowing]  # what comes in less what goes on
         self.allowed = np.ones(len(edges), bool)
+        self.into = {  # a loop's header -> (edges,) bool, those by which it is entered
+            loop.header: np.array([b == loop.header and a not in loop.body for a, b in edges])
+            for loop in loops
+        }
 
     def _off(self, found: np.ndarray) -> np.ndarray:
         beyond = self.matrix @ found - self.goal
@@ -156,7 +160,6 @@ class _System:
             above = next((counts[at] for at in loop.above if counts[at] > _NOISE * self.warps), 0.0)
             wanted = min(runs, float(above))
             if wanted > few:
-                into = [end == loop.header and start not in loop.body for start, end in self.edges]
-                rows.append(np.array(into) / wanted)
+                rows.append(self.into[loop.header] / wanted)
                 times.append(1.0)
         return np.array(rows).reshape(-1, len(self.edges)), np.array(times)

@@ -35,17 +35,16 @@ def machine_code(launch: Launch, arch: str) -> MachineCode | None:
 
     None where it cannot be made: without CUDA C source, such as PTX, or without nvdisasm.
     """
-    source = launch.source
     try:
-        compiled = compile_cubin(source.source, source.source_name, source.options, arch)
-        text = disassembled(compiled.cubin, "-gp", "-hex")  # with lines of PTX, and encodings
+        return _made(launch.source, launch.kernel, arch)
     except (CompileError, CompilerFailedError, CompilerMissingError, BackendError):
         return None
-    return _read(compiled.cubin, text, launch.kernel, source)
 
 
 @lru_cache(maxsize=64)  # a kernel is often launched again
-def _read(cubin: bytes, text: str, kernel: str, source: SourceModule) -> MachineCode | None:
+def _made(source: SourceModule, kernel: str, arch: str) -> MachineCode | None:
+    cubin = compile_cubin(source.source, source.source_name, source.options, arch).cubin
+    text = disassembled(cubin, "-gp", "-hex")  # with lines of PTX, and encodings
     ptx = _elf(cubin).get_section_by_name(PTX_SECTION)
     if ptx is None:
         return None

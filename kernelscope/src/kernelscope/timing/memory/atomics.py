@@ -15,6 +15,7 @@ PLACES = 32  # of the words of shared memory, of which a warp's ATOMS.CAS has on
 # Share of the updates of other warps, meanwhile, that make a lane try again; instructions from one
 # such atomic to the next, beyond which warps that do more between meet less often.
 MEETING, CLOSE = 0.5, 16
+_MOST_WORDS = 1 << 40  # of shared memory: more than there are
 SWAP_PASSES = 2  # of the memory pipe, for each 32 bits
 
 
@@ -148,7 +149,7 @@ class SharedSwaps:
             return 0.0, 0.0
         warp = lanes // 32 - lanes[0] // 32
         rounds = _fullest_place(warp, word)
-        distinct = _fullest_place(*np.unique(np.stack([warp, word]), axis=1))
+        distinct = _fullest_place(*np.divmod(np.unique(_of_warp(warp, word)), _MOST_WORDS))
         again = 1 + meeting * _meeting(warp, word) * np.count_nonzero(rounds) / rounds.sum()
         parts = max(1, access.size // 4)
         passes = SWAP_PASSES * rounds.sum() * again + (distinct * (distinct - 1) // 2).sum()
@@ -163,6 +164,11 @@ class SharedSwaps:
         return np.sort(first[changed])
 
 
+def _of_warp(warp: np.ndarray, word: np.ndarray) -> np.ndarray:
+    """A number for each warp and word."""
+    return warp * _MOST_WORDS + word
+
+
 def _fullest_place(warp: np.ndarray, word: np.ndarray) -> np.ndarray:
     """(warps,) the most words of a warp that have one place."""
     found = np.bincount(PLACES * warp + word % PLACES, minlength=PLACES * (warp.max() + 1))
@@ -172,5 +178,5 @@ def _fullest_place(warp: np.ndarray, word: np.ndarray) -> np.ndarray:
 def _meeting(warp: np.ndarray, word: np.ndarray) -> float:
     """Return how many lanes of other warps ask for a lane's word, on average."""
     _, of_all = np.unique(word, return_counts=True)
-    _, of_warp = np.unique(np.stack([warp, word]), axis=1, return_counts=True)
+    _, of_warp = np.unique(_of_warp(warp, word), return_counts=True)
     return float((of_all**2).sum() - (of_warp**2).sum()) / word.size

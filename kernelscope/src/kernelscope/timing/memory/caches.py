@@ -149,8 +149,8 @@ class SectorStreams:
         """(pieces that the blocks load, ascending; how many blocks load each; of those that two do,
         the square of how far apart in shares of a block's loads).
         """
-        found = [one.pieces for one in self.streams]
-        pieces, when = (np.concatenate([[], *of_all]) for of_all in zip(([], []), *found))
+        found = [([], []), *(one.pieces for one in self.streams)]
+        pieces, when = (np.concatenate(of_all) for of_all in zip(*found, strict=True))
         pieces, at, meeting = np.unique(pieces, return_inverse=True, return_counts=True)
         return pieces, meeting, 2 * np.bincount(at, when**2) - np.bincount(at, when) ** 2
 

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ...watch.counters.patterns import Pattern
-from ...watch.counters.traffic import LINE_BYTES, Lanes
+from ...watch.counters.traffic import LINE_BYTES, are_new, ascending
 
 # L1 looks up lines in four banks at a time. By the bits of a line's number, the lowest first, the
 # bank that each adds (exclusive or): what 32 lines took on an H200, in 22 choices of them, and for
@@ -28,17 +28,15 @@ OFTEN = 64  # loads of an instruction whose lines are looked up, each
 LOOKED_UP = 32  # warps of a load, of all that do it together, whose lines are looked up
 
 
-def some_warps(
-    lanes: np.ndarray, address: np.ndarray, warps: int, of_block: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lanes of about LOOKED_UP of so many warps, of all places in a block of as many:
-    of every one, every third and so on.
+def some_warps(warps: np.ndarray, of_block: int) -> np.ndarray | slice:
+    """Return the places of about LOOKED_UP of some warps, of all places in a block of as many: of
+    every one, every third and so on. warps: (warps,) their numbers.
     """
-    every = warps // LOOKED_UP | 1
+    every = warps.size // LOOKED_UP | 1
     while gcd(every, of_block) > 1:
         every += 2
-    chosen = lanes // 32 % every == 0
-    return (lanes[chosen], address[chosen]) if every > 1 and chosen.any() else (lanes, address)
+    chosen = warps % every == 0
+    return chosen if every > 1 and chosen.any() else slice(None)
 
 
 class Lookups:
@@ -63,15 +61,11 @@ class Lookups:
             known = self._known.setdefault(pattern, {})
             form = rest, min(size, 8)
             if form not in known:
-                known[form] = self._of_some(size, pattern, rest)
+                some = some_warps(pattern.lanes.numbers, self._of_block)
+                known[form] = _Request(pattern.rows[some] + np.uint64(rest), size)
             found = known[form].clocks(lines) / known[form].warps
         self._of_load[key] = times + 1, found
         return found
-
-    def _of_some(self, size: int, pattern: Pattern, delta: int) -> "_Request":
-        of, address = pattern.lanes, pattern.address + np.uint64(delta)
-        some, where = some_warps(of.lanes, address, of.warps, self._of_block)
-        return _Request(Lanes(some).rows(where, 32), size)
 
 
 def lookups_of(rows: np.ndarray, size: int) -> int:
@@ -81,11 +75,11 @@ def lookups_of(rows: np.ndarray, size: int) -> int:
     rows: (warps, 32) uint64 addresses; size: bytes of a lane. More than 4 are read in several parts
     of a warp, and count elsewhere.
     """
-    return _Request(rows, size).clocks()
+    return _Request(ascending(rows), size).clocks()
 
 
 class _Request:
-    """A load as lookups_of takes it. warps: so many."""
+    """A load as lookups_of takes it, each row ascending. warps: so many."""
 
     def __init__(self, rows: np.ndarray, size: int):
         self.warps = len(rows)
@@ -105,11 +99,9 @@ class _Request:
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """((n,) the distinct numbers of each row, the row of each)."""
-    rows = np.sort(rows, axis=1).astype(np.int64)
-    new = np.ones(rows.shape, bool)
-    new[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    return rows[new], np.nonzero(new)[0]
+    """((n,) the distinct numbers of each row, the row of each). rows: each ascending."""
+    new = are_new(rows)
+    return rows[new].astype(np.int64), np.nonzero(new)[0]
 
 
 def _fullest(place: np.ndarray, banks: int, warps: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -95,24 +96,34 @@ def _shared_end(work: np.ndarray, sms: int, resident: int) -> float:
 
 # -- warps ----------------------------------------------------------------------------------------
 class LongestWarps:
-    """How often the warps of a chunk's blocks run each instruction, and those warps among them that
-    have most instructions between two barriers: the others wait for these.
-
-    of_warps: instruction's id -> (warps of a block,) executions, summed over blocks; of_longest: ->
-    executions by the longest warps. Without those instructions that all warps run together.
+    """How often the warps of some blocks run each instruction, and those warps among them that have
+    most instructions between two barriers: the others wait for these. Without those instructions
+    that all warps run together. warps: of a block.
     """
 
-    def __init__(self, of_warps: dict[int, np.ndarray], of_longest: Counter[int]):
-        self.of_warps, self.of_longest = of_warps, of_longest
+    def __init__(self, warps: int):
+        self._row: dict[int, int] = {}  # of an instruction, by its id
+        self._of_warps = np.zeros((0, warps), np.int64)
+        self._of_longest = np.zeros(0, np.int64)
+
+    def of_warps(self, instruction: int) -> np.ndarray:
+        """Return (warps,) executions of an instruction, summed over blocks."""
+        row = self._row.get(instruction)
+        return np.zeros_like(self._before[0]) if row is None else self._of_warps[row]
+
+    def of_longest(self, instruction: int) -> int:
+        """Return the executions of an instruction by the longest warps."""
+        row = self._row.get(instruction)
+        return 0 if row is None else int(self._of_longest[row])
 
     def begin(self, machine: MachineView) -> None:
         """A chunk of blocks."""
         self._first, self._shape = machine.first_block, (machine.block_count, -1)
         total = machine.block_count * machine.warps_per_block
         self._work = np.zeros(total, np.int64)
-        self._since = defaultdict(lambda: np.zeros(total, np.int64))  # the last barrier
         self._before = np.zeros((machine.block_count, machine.warps_per_block), np.int64)
-        self._new: set[int] = set()
+        self._since = np.zeros((len(self._of_longest), *self._before.shape), np.int64)  # the last
+        self._new: set[int] = set()  # rows
         self._waiting: dict[int, tuple[np.ndarray, Counter[int]]] = {}
         self._last, self._ran = None, Counter()
 
@@ -146,22 +157,38 @@ class LongestWarps:
         self._add_waiting()
         longest = (work[blocks] - self._before[blocks]).argmax(1)
         self._before[blocks] = work[blocks]
-        some, each = slice(None) if len(blocks) == len(work) else blocks, np.arange(len(blocks))
-        for instruction in self._new:
-            of_block = self._since[instruction].reshape(self._shape)
-            own = of_block[some]
-            self.of_longest[instruction] += int(own[each, longest].sum())
-            self.of_warps[instruction] += own.sum(0)
-            of_block[some] = 0
+        if not self._new:
+            return
+        rows = np.array(sorted(self._new), np.int64)
+        since = self._since[rows]
+        own = since[:, blocks]
+        self._of_longest[rows] += own[:, np.arange(len(blocks)), longest].sum(1)
+        self._of_warps[rows] += own.sum(1)
+        since[:, blocks] = 0
+        self._since[rows] = since
 
     def _add_waiting(self) -> None:
         """Count what the same warps have run, one instruction after another."""
         for warps, ran in self._waiting.values():
             self._work[warps] += ran.total()
-            for instruction, times in ran.items():
-                self._since[instruction][warps] += times
-                self._new.add(instruction)
-        self._waiting, self._last = {}, None
+            rows = [self._row.setdefault(one, len(self._row)) for one in ran]
+            self._make_room()
+            since = self._since.reshape(len(self._since), self._work.size)
+            since[np.array(rows)[:, None], warps] += np.array([*ran.values()])[:, None]
+            self._new.update(rows)
+        self._waiting.clear()
+        self._last = None
+
+    def _make_room(self) -> None:
+        """For instructions that had none."""
+        more = len(self._row) - len(self._of_longest)
+        if more > 0:
+            more += len(self._row)  # for those that follow
+            self._of_longest = np.append(self._of_longest, np.zeros(more, np.int64))
+            self._of_warps, self._since = (
+                np.concatenate([of_rows, np.zeros((more, *of_rows.shape[1:]), np.int64)])
+                for of_rows in (self._of_warps, self._since)
+            )
 
 
 def longest_warps(
@@ -208,8 +235,8 @@ def _share(segment: Segment, known: dict[int, PtxCounts]) -> tuple[np.ndarray | 
         for code in segment.code
         if code.origin in known and not (code.guarded or code.called)
     ]
-    most = _FAR_MORE * np.median([one.of_warps.sum() for one in own]) if own else 0.0
-    own = [one for one in own if one.of_warps.sum() <= most]
+    most = _FAR_MORE * median(one.by_warps for one in own) if own else 0.0
+    own = [one for one in own if one.by_warps <= most]
     total = sum(one.of_warps for one in own)
     if not np.any(total):
         return 1.0, 1.0

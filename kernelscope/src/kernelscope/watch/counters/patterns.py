@@ -16,14 +16,17 @@ from .traffic import (
     SECTOR_BYTES,
     WORD_BYTES,
     Lanes,
-    count_sectors,
+    ascending,
+    count_distinct,
     count_wavefronts,
     distinct,
+    passes_of,
     wanted,
 )
 
 _NONE = np.zeros(0, np.uint8)
 _PAGE = 4096  # bytes of which some may be touched, or none is
+_AT_A_TIME = 64  # such pages: a processor's cache holds them
 _FEW = 3  # moves; up to here marking every lane is cheaper than finding distinct addresses
 
 
@@ -48,6 +51,11 @@ class Pattern:
     def _samples(address: np.ndarray) -> tuple[int, int, int]:
         return int(address[0]), int(address[address.size // 2]), int(address[-1])
 
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """(warps, 32) addresses, each row ascending; lanes that take no part repeat another."""
+        return ascending(self.lanes.rows(self.address, 32))
+
     def delta(self, lanes: np.ndarray, address: np.ndarray) -> int | None:
         """By how many bytes `address` is this pattern moved along; None: it is another one."""
         if address.size != self.address.size:
@@ -69,16 +77,17 @@ class Pattern:
         return int(self.address.max()) - int(self.address.min())
 
     def sectors(self, delta: int) -> int:
-        """Sectors of the pattern moved along by `delta` bytes, summed over warps."""
+        """Distinct sectors of the pattern moved along by `delta` bytes, summed over warps. An
+        aligned access of at most 32 bytes is in one.
+        """
         return self.pieces(delta, SECTOR_BYTES)
 
     def pieces(self, delta: int, size: int) -> int:
         """The same for aligned pieces of memory of `size` bytes, a power of two from 32 on."""
         key = size, delta % size
         if key not in self._pieces:
-            shift = np.uint64((size // SECTOR_BYTES).bit_length() - 1)
-            moved = self.address + np.uint64(key[1]) >> shift
-            self._pieces[key] = count_sectors(self.lanes, moved)
+            shift = np.uint64(size.bit_length() - 1)
+            self._pieces[key] = count_distinct(self.rows + np.uint64(key[1]) >> shift)
         return self._pieces[key]
 
     def sectors_before(self, lane: int, delta: int) -> tuple[np.ndarray, np.ndarray, int]:
@@ -108,12 +117,11 @@ class Pattern:
         return self._stored[key]
 
     def _rows_before(self, lane: int, delta: int) -> np.ndarray:
-        """(warps, 32) int64 addresses of the lanes before one, moved along by less than a line."""
-        count = int(np.searchsorted(self.lanes.lanes, lane))
-        if not count:
-            return np.zeros((0, 32), np.int64)
-        some = self.lanes if count == self.lanes.size else Lanes(self.lanes.lanes[:count])
-        return some.rows(self.address[:count] + np.uint64(delta), 32).astype(np.int64)
+        """(warps, 32) int64 addresses of the warps before that of a lane, moved along by less than
+        a line, each row ascending.
+        """
+        count = np.searchsorted(self.lanes.numbers, lane >> 5)
+        return (self.rows[:count] + np.uint64(delta)).astype(np.int64)
 
     def atomic_sectors(self, delta: int) -> int:
         """The same where lanes on one address wait for each other."""
@@ -129,11 +137,14 @@ class Pattern:
         """
         key = (size, kind, delta % WORD_BYTES)
         if key not in self._wavefronts:
-            moved = self.address + np.uint64(key[2])
+            by = np.uint64(key[2])
             if kind == "atomic":
-                self._wavefronts[key] = count_atomic_passes(self.lanes, moved, size)
+                found = count_atomic_passes(self.lanes, self.address + by, size)
+            elif size > WORD_BYTES:
+                found = count_wavefronts(self.lanes, self.address + by, size, kind)
             else:
-                self._wavefronts[key] = count_wavefronts(self.lanes, moved, size, kind)
+                found = int(passes_of(self.rows + by, 1).sum()), len(self.rows)
+            self._wavefronts[key] = found
         return self._wavefronts[key]
 
     def touch(self, line: int, how: str, size: int, delta: int) -> None:
@@ -192,14 +203,16 @@ class TouchedBytes:
         rows = count // each  # pages that begin at the position
         begin = first // _PAGE
         some = np.flatnonzero(self._pages[begin : begin + rows] | self._pages[begin + 1 :][:rows])
-        words = np.zeros((some.size, _PAGE // 8), np.uint64)
-        for one in maps:
-            part = self._grown(one)[first : first + count * size]
-            words |= part[: rows * _PAGE].view(np.uint64).reshape(rows, _PAGE // 8)[some]
+        parts = [self._grown(one)[first : first + count * size] for one in maps]
+        whole = [part[: rows * _PAGE].view(np.uint64).reshape(rows, _PAGE // 8) for part in parts]
+        for at in range(0, some.size, _AT_A_TIME):
+            pages = some[at : at + _AT_A_TIME]
+            words = reduce(np.bitwise_or, (of_map[pages] for of_map in whole))
+            words = np.moveaxis(words.reshape(pages.size, each, size // 8), 2, 0)
+            of_rows = reduce(np.bitwise_or, words)  # faster than any() of rows
+            found[: rows * each].reshape(rows, each)[pages] = of_rows != 0
+        for part in parts:
             found[rows * each :] |= part[rows * _PAGE :].reshape(-1, size).any(1)
-        pieces = np.moveaxis(words.reshape(some.size, each, size // 8), 2, 0)
-        of_rows = reduce(np.bitwise_or, pieces)  # faster than any() of rows
-        found[: rows * each].reshape(rows, each)[some] = of_rows != 0
         return found
 
     def _grown(self, touched: np.ndarray) -> np.ndarray:

@@ -31,6 +31,8 @@ class Lanes:
         self.size = lanes.size
         first, last = int(lanes[0]), int(lanes[-1])
         self.full = first % 32 == 0 and self.size % 32 == 0 and last - first == self.size - 1
+        self._known_starts: dict[int, np.ndarray] = {}
+        self._known_places: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     @cached_property
     def warps(self) -> int:
@@ -42,17 +44,13 @@ class Lanes:
         """(warps,) the numbers of these warps, ascending."""
         return self.lanes[self.starts(32)] >> 5
 
-    @cached_property
-    def _starts(self) -> dict[int, np.ndarray]:
-        return {}
-
     def starts(self, width: int) -> np.ndarray:
         """Where each group of `width` neighbouring lanes of a warp starts in the lane array."""
-        if width not in self._starts:
+        if width not in self._known_starts:
             group = self.lanes // width
             changes = np.flatnonzero(group[1:] != group[:-1]) + 1
-            self._starts[width] = np.concatenate([[0], changes])
-        return self._starts[width]
+            self._known_starts[width] = np.concatenate([[0], changes])
+        return self._known_starts[width]
 
     def rows(self, values: np.ndarray, width: int) -> np.ndarray:
         """(lanes,) -> (groups, width): one row for each group of lanes that has an active one.
@@ -61,21 +59,25 @@ class Lanes:
         """
         if self.full:
             return values.reshape(-1, width)
-        starts = self.starts(width)
-        counts = np.diff(starts, append=self.size)
-        rows = np.repeat(values[starts, None], width, axis=1)
-        rows[np.repeat(np.arange(starts.size), counts), self.lanes % width] = values
+        rows = np.repeat(values[self.starts(width), None], width, axis=1)
+        rows[self._places(width)] = values
         return rows
 
     def active(self, width: int) -> np.ndarray | None:
         """(groups, width) bool beside `rows`: which lanes are active. None: all of them."""
         if self.full:
             return None
-        starts = self.starts(width)
-        mask = np.zeros((starts.size, width), bool)
-        owner = np.repeat(np.arange(starts.size), np.diff(starts, append=self.size))
-        mask[owner, self.lanes % width] = True
+        mask = np.zeros((self.starts(width).size, width), bool)
+        mask[self._places(width)] = True
         return mask
+
+    def _places(self, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """((lanes,) row of each lane, its place in the row) of such rows."""
+        if width not in self._known_places:
+            row = np.zeros(self.size, np.int64)
+            row[self.starts(width)[1:]] = 1
+            self._known_places[width] = np.cumsum(row), self.lanes % width
+        return self._known_places[width]
 
     def same_as(self, lanes: np.ndarray) -> bool:
         return self.lanes is lanes or (
@@ -103,17 +105,9 @@ def distinct(values: np.ndarray) -> np.ndarray:
     return values[first]
 
 
-def count_sectors(lanes: Lanes, address: np.ndarray) -> int:
-    """Distinct 32-byte sectors, summed over warps, of naturally aligned accesses.
-
-    address: (lanes,) uint64. An aligned access of at most 32 bytes is in one sector.
-    """
-    return _count_distinct(lanes.rows(address, 32) >> np.uint64(5))
-
-
 def count_addresses(lanes: Lanes, address: np.ndarray) -> int:
     """Distinct addresses, summed over warps. address: (lanes,) uint64."""
-    return _count_distinct(lanes.rows(address, 32))
+    return count_distinct(ascending(lanes.rows(address, 32)))
 
 
 def count_copied_pieces(lanes: Lanes, source: np.ndarray, target: np.ndarray) -> int:
@@ -124,21 +118,31 @@ def count_copied_pieces(lanes: Lanes, source: np.ndarray, target: np.ndarray) ->
     fills: where rows of a tile start 16 bytes off, a line of 4 sectors counts as 5.
     """
     pieces = (source >> np.uint64(7) << np.uint64(16)) | (target >> np.uint64(5))
-    return _count_distinct(lanes.rows(pieces, 32))
+    return count_distinct(ascending(lanes.rows(pieces, 32)))
+
+
+def ascending(rows: np.ndarray) -> np.ndarray:
+    """Return the same with each row in ascending order."""
+    in_order = (rows[:, 1:] >= rows[:, :-1]).all()
+    return rows if in_order else np.sort(rows, axis=1)
+
+
+def are_new(rows: np.ndarray) -> np.ndarray:
+    """(rows, n) values, each row ascending -> (rows, n) bool: is it the first of its value?"""
+    new = np.ones(rows.shape, bool)
+    np.not_equal(rows[:, 1:], rows[:, :-1], out=new[:, 1:])
+    return new
 
 
 def wanted(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (the distinct values, ascending; in how many rows each is)."""
-    rows = np.sort(rows, axis=1)
-    new = np.ones(rows.shape, bool)
-    new[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    return np.unique(rows[new], return_counts=True)
+    """(rows, n) values, each row ascending -> (the distinct values, ascending; in how many rows
+    each is).
+    """
+    return np.unique(rows[are_new(rows)], return_counts=True)
 
 
-def _count_distinct(rows: np.ndarray) -> int:
-    """Distinct values in each row, added up."""
-    if not (rows[:, 1:] >= rows[:, :-1]).all():
-        rows = np.sort(rows, axis=1)
+def count_distinct(rows: np.ndarray) -> int:
+    """Return the distinct values in each row, added up. rows: each ascending."""
     return rows.shape[0] + int(np.count_nonzero(rows[:, 1:] != rows[:, :-1]))
 
 
@@ -151,7 +155,7 @@ def count_wavefronts(lanes: Lanes, address: np.ndarray, size: int, kind: str) ->
     """
     words = max(1, size // WORD_BYTES)
     width = 32 // words
-    passes = _passes(lanes.rows(address, width), words)
+    passes = passes_of(lanes.rows(address, width), words)
     if words == 1 or kind != "load":
         return int(passes.sum()), passes.size
     both = lanes.rows(address, 2 * width)
@@ -160,7 +164,7 @@ def count_wavefronts(lanes: Lanes, address: np.ndarray, size: int, kind: str) ->
         return int(passes.sum()), passes.size
     owner = np.searchsorted(lanes.starts(2 * width), lanes.starts(width), side="right") - 1
     alone = passes[~together[owner]]
-    joined = _passes(both[together], words)
+    joined = passes_of(both[together], words)
     return int(joined.sum() + alone.sum()), joined.size + alone.size
 
 
@@ -179,8 +183,11 @@ def _neighbours_agree(rows: np.ndarray, active: np.ndarray | None) -> np.ndarray
     return agree
 
 
-def _passes(address: np.ndarray, words: int) -> np.ndarray:
-    """(rows, lanes) byte addresses -> (rows,) the most distinct words a row asks of one bank."""
+def passes_of(address: np.ndarray, words: int) -> np.ndarray:
+    """(rows, lanes) byte addresses -> (rows,) the most distinct words a row asks of one bank.
+
+    words: of each lane; 1 for less.
+    """
     rows = (address >> np.uint64(2)).astype(np.int64)
     rows -= rows[:, :1]  # moving a row along by whole words only renames the banks
     count = rows.shape[0]
@@ -189,9 +196,8 @@ def _passes(address: np.ndarray, words: int) -> np.ndarray:
         rows = rows[:1]
     if words > 1:
         rows = (rows[:, :, None] + np.arange(words)).reshape(rows.shape[0], -1)
-    rows = np.sort(rows, axis=1)
-    new = np.ones(rows.shape, bool)
-    new[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    rows = ascending(rows)
+    new = are_new(rows)
     bank = (rows % BANKS) + BANKS * np.arange(rows.shape[0])[:, None]
     found = np.bincount(bank[new], minlength=BANKS * rows.shape[0])
     found = found.reshape(-1, BANKS).max(1)
