@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from kernelscope.cli import main
 from kernelscope.errors import BackendError
 from kernelscope.timing import model
+from kernelscope.timing.gpus import gpu
 from kernelscope.timing.machine_code import cubin
 from kernelscope.timing.report import text
 
@@ -93,6 +95,11 @@ def test_another_gpu_has_other_constants(predict):
     assert us["H200"] < us["H100"] < 1.5 * us["H200"]
 
 
+def prediction():
+    bounds = {"L2": 10.0}
+    return model.Prediction("k", "a GPU", *3 * [10.0], bounds, "L2", blocks=1, sms=9)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_limit_is_the_longest_bar_of_its_kind(seed):
     """A unit that is busy for 60 % of the time, else the longest wait; the answer says which."""
@@ -101,7 +108,7 @@ def test_the_limit_is_the_longest_bar_of_its_kind(seed):
     lengths = np.random.default_rng(seed).uniform(0.1, 6.0 + seed % 2, len(names))
     bounds = dict(zip(names, map(float, lengths), strict=True))
     limit = model.limit_of(bounds, us)
-    shown = text(model.Prediction("k", "a GPU", us, us, us, bounds, limit, (), 0.0, 0, 0, 1, 9))
+    shown = text(replace(prediction(), bounds=bounds, limit=limit))
     head, _, bars = shown.partition("  each unit alone:\n")
     units, waits = bars.split("  waits:\n")
     waits, idle = waits.split("  SMs without a block:\n")
@@ -114,6 +121,17 @@ def test_the_limit_is_the_longest_bar_of_its_kind(seed):
     assert (f"  {limit}: 1 block on 9 SMs; " in head) == (limit in model.IDLE)
     lengths = [line.count("#") for line in units.splitlines()]
     assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_gpu_has_a_full_name_too():
+    assert gpu("NVIDIA H200") == gpu("h200") == gpu("nvidia h200")
+
+
+def test_a_long_line_is_cut_where_one_sees_it():
+    one = replace(prediction(), _without=lambda: {1: 1.0, 2: 1.0})
+    shown = text(one, ["a" * 80, "b" * 81]).splitlines()
+    assert shown[-2].endswith("line 1: " + 80 * "a")
+    assert shown[-1].endswith("line 2: " + 77 * "b" + "...")
 
 
 def test_an_unknown_gpu_is_refused(predict):

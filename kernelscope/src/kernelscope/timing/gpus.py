@@ -90,12 +90,15 @@ class GpuConstants:
 
 @lru_cache(maxsize=32)
 def gpu(name: str) -> GpuConstants:
-    """Return a GPU by its short name, such as "h200", or from a JSON file of measure-gpu.
+    """Return a GPU by its name, such as "h200" or "NVIDIA H200", or from a file of measure-gpu.
 
     Raises:
         UnknownNameError: there is no such GPU; InputError: the file is none of measure-gpu.
     """
     path = Path(name) if name.endswith(".json") else FOLDER / f"{name.lower()}.json"
+    if not name.endswith(".json") and not path.is_file():
+        full = {one: gpu(one).name.lower() for one in names()}
+        path = next((FOLDER / f"{one}.json" for one in full if full[one] == name.lower()), path)
     if not path.is_file() and name.endswith(".json"):
         raise UnknownNameError(f"no file {name}: `kernelscope measure-gpu --json FILE` writes one")
     if not path.is_file():

@@ -11,8 +11,10 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from .bounds import FABRIC_NAME, FEW, IDLE, NAMES, TAIL, WAITS
 from .gpus import GpuConstants
-from .work import DRAM_SPREAD, OF_SCHEDULER, SCHEDULERS, UNITS, LaunchWork
+from .reasons import reasons
+from .work import DRAM_SPREAD, OF_SCHEDULER, SCHEDULERS, UNITS, LaunchWork, room_of
 
 DEALING_CLOCKS = 1.17  # a block: 67,584 empty blocks of 32 threads on an H200
 # Of L2's bandwidth: what crosses the fabric between its halves, to and from DRAM. It is an H200's
@@ -38,25 +40,8 @@ WRITING_CLOCKS, LOADED_SPREAD = 1100.0, 0.6
 LAST_WARP = 0.15
 LOAD_PASSES = 4
 BUSY = 0.6  # of the time; Nsight Compute, too, calls a launch with less bound by latency
-WAITS = ("latency", "atomics", "launch and starts")  # bounds in which every unit may be idle
 ALIKE = 0.97  # where DRAM and the fabric before it are as near, Nsight Compute shows the fabric
-TAIL, FEW = "tail", "few blocks"
-FABRIC_NAME = "L2 to DRAM"
 SEND = UNITS.index("send")
-IDLE = (TAIL, FEW)  # SMs without a block: they have none left, or never had one
-NAMES = {
-    "issue": "issue",
-    "fma": "FMA",
-    "alu": "integer and logic",
-    "fp64": "FP64",
-    "mufu": "MUFU",
-    "tensor": "tensor cores",
-    "memory": "shared memory and L1",
-    "fill": "L2 to an SM",
-    "send": "an SM to L2",
-    "constant": "constant cache",
-    "together": "matches and sums of a warp",
-}
 
 
 @dataclass(frozen=True)
@@ -65,8 +50,9 @@ class Prediction:
 
     us, low, high: microseconds and their interval; bounds: name -> microseconds that it alone would
     take; limit: the unit that is busy for BUSY of the time or longer, the busiest, else the longest
-    of WAITS and IDLE; notes: what is estimated; blocks: of the grid; sms: of the GPU; start_us: the
-    launch and one start.
+    of WAITS and IDLE; notes: what is estimated; registers: of a thread; resident: blocks that fit
+    on an SM; blocks: of the grid; sms: of the GPU; start_us: the launch and one start; warps: of a
+    block; room: for how many blocks an SM has each of what they need.
     """
 
     kernel: str
@@ -83,17 +69,26 @@ class Prediction:
     blocks: int = 0
     sms: int = 0
     start_us: float = 0.0
+    warps: int = 0
+    room: dict[str, int] = field(default_factory=dict)
     _without: Callable[[], dict[int, float]] = field(default=dict, repr=False, compare=False)
+    _work: LaunchWork | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def without_line(self) -> dict[int, float]:
         """Source line -> microseconds of the launch without what that line does."""
         return self._without()
 
+    @cached_property
+    def reasons(self) -> dict[str, list[str]]:
+        """The limit, and the busiest unit -> what each comes from, and what to try."""
+        names = () if self._work is None else dict.fromkeys((self.limit, self.busiest))
+        return {name: reasons(self._work, name) for name in names}
+
     def record(self) -> dict:
         """Return all of it, for JSON."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name[0] != "_"}
-        return own | {"without_line": self.without_line}
+        return own | {"without_line": self.without_line, "reasons": self.reasons}
 
     @property
     def units(self) -> dict[str, float]:
@@ -154,7 +149,10 @@ def predict(
         work.shape.blocks,
         gpu.sms,
         gpu.launch_us + gpu.start_clocks * 1e6 / gpu.hz,
+        work.shape.warps,
+        room_of(gpu, work.shape.warps, work.registers, work.shape.shared_bytes),
         partial(_without_lines, work, gpu),
+        work,
     )
 
 

@@ -3,20 +3,23 @@
 from collections.abc import Iterable, Sequence
 
 from ..ptx.demangle import demangle
-from .model import BUSY, FEW, IDLE, TAIL, WAITS, Prediction
+from .bounds import FEW, IDLE, TAIL, WAITS
+from .model import BUSY, Prediction
 
 BAR = 30  # characters of the longest
 LEAST = 0.005  # of the time: smaller bounds and lines are left out
 MOST_LINES = 8
+WIDTH = 80  # of a source line
 _OTHERS = {TAIL: "at the end some have none left", FEW: "the others have none"}
 
 
 def text(one: Prediction, source_lines: Sequence[str] = (), file: str = "") -> str:
-    """Return the time, its bounds, and the lines without which it would be shortest.
+    """Return the time, why it is as long, its bounds, and the lines without which it would be
+    shortest.
 
     file: of the lines, where it has to be named.
     """
-    return "\n".join([*_head(one), *_bars(one), *_lines(one, source_lines, file)])
+    return "\n".join([*_head(one), *_reasons(one), *_bars(one), *_lines(one, source_lines, file)])
 
 
 def _head(one: Prediction) -> Iterable[str]:
@@ -25,7 +28,7 @@ def _head(one: Prediction) -> Iterable[str]:
         f"limited by {one.limit}"
     )
     if one.limit in IDLE:
-        blocks = f"{one.blocks:,} block" + "s" * (one.blocks != 1)
+        blocks = _count(one.blocks, "block")
         yield f"  {one.limit}: {blocks} on {one.sms} SMs; {_OTHERS[one.limit]}"
     if one.limit in (*WAITS, *IDLE):
         percent = int(100 * one.bounds[one.busiest] / one.us)  # below BUSY: rounded down
@@ -35,6 +38,26 @@ def _head(one: Prediction) -> Iterable[str]:
         )
     for note in one.notes:
         yield f"  {note}"
+    if one.room:
+        yield f"  {_resident(one)}"
+
+
+def _resident(one: Prediction) -> str:
+    """How many blocks and warps an SM has at a time, and what it has no more of."""
+    blocks, warps = _count(one.resident, "block"), _count(one.warps, "warp")
+    least = min(one.room, key=one.room.get)
+    why = f"it has {least} for no more; {_count(one.registers, 'register')} a thread"
+    return f"{blocks} of {warps} fit on an SM at a time: {why}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + "s" * (number != 1)
+
+
+def _reasons(one: Prediction) -> Iterable[str]:
+    for why, *more in one.reasons.values():
+        yield f"  {why}"
+        yield from (f"    {each}" for each in more)
 
 
 def _bars(one: Prediction) -> Iterable[str]:
@@ -64,7 +87,8 @@ def _lines(one: Prediction, source_lines: Sequence[str], file: str) -> Iterable[
         yield f"  time without what one line{f' of {file}' if file else ''} does:"
     for line in best:
         source = source_lines[line - 1].strip() if 0 < line <= len(source_lines) else ""
-        yield f"  {_us(one.without_line[line]):>10}  line {line}: {source[:80]}"
+        source = source if len(source) <= WIDTH else f"{source[: WIDTH - 3]}..."
+        yield f"  {_us(one.without_line[line]):>10}  line {line}: {source}"
 
 
 def _us(us: float) -> str:

@@ -100,7 +100,7 @@ class LaunchWork:
     summed over the warp's runs of it; l2_bytes, dram_bytes, fabric_bytes, atomic_ns: by line, of
     the grid; fabric: between the halves of L2, on the way to and from DRAM; waits: as chain, by how
     much it grows with each clock of DRAM's latency; dram_written: bytes; meetings: barriers of a
-    warp.
+    warp; traffic, reuse: what they were made of.
     """
 
     shape: LaunchShape
@@ -119,14 +119,26 @@ class LaunchWork:
     waits: tuple[dict[int, float], ...] = ()
     dram_written: float = 0.0
     meetings: float = 0.0
+    traffic: Traffic | None = None
+    reuse: Reuse | None = None
+
+
+def room_of(gpu: GpuConstants, warps: int, registers: int, shared_bytes: int) -> dict[str, int]:
+    """Return for how many blocks an SM has "blocks", "warps", "registers" and "shared memory".
+    registers: of a thread.
+    """
+    of_warp = -(-registers * 32 // 256) * 256
+    return {
+        "blocks": gpu.blocks,
+        "warps": gpu.warps // warps,
+        "registers": gpu.registers // (of_warp * 4) * 4 // warps if of_warp else gpu.blocks,
+        "shared memory": (gpu.shared_bytes + 1024) // (-(-(shared_bytes + 1024) // 128) * 128),
+    }
 
 
 def resident_blocks(gpu: GpuConstants, warps: int, registers: int, shared_bytes: int) -> int:
     """Return how many blocks fit on an SM. registers: of a thread."""
-    of_warp = -(-registers * 32 // 256) * 256
-    by_registers = gpu.registers // (of_warp * 4) * 4 // warps if of_warp else gpu.blocks
-    by_shared = (gpu.shared_bytes + 1024) // (-(-(shared_bytes + 1024) // 128) * 128)
-    return max(1, min(gpu.blocks, gpu.warps // warps, by_registers, by_shared))
+    return max(1, min(room_of(gpu, warps, registers, shared_bytes).values()))
 
 
 def l1_lines(gpu: GpuConstants, shared_bytes: int, resident: int) -> int:
@@ -222,6 +234,8 @@ def work_of(
         waits,
         dram.written,
         float(meetings),
+        traffic,
+        reuse,
     )
 
 

@@ -82,6 +82,9 @@ class Traffic:
         self.passes: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.missing: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.conflicts: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.lines: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.used: defaultdict[tuple[int, str], float] = defaultdict(float)  # bytes of the lanes
         self.l2_sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.far: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.matches: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -101,6 +104,7 @@ class Traffic:
                 waves = kind.replace(" ", "_") + "_wavefronts"
                 swap = kind == "shared atomic" and is_swap(one.instruction)
                 self.passes[key] += counts["swap_passes" if swap else waves]
+                self.conflicts[key] += counts[kind.replace(" ", "_") + "_conflicts"]
                 continue
             if kind.startswith("constant"):
                 self.passes[key] += counts["constant_load_passes"]
@@ -111,6 +115,8 @@ class Traffic:
             sectors = counts[f"global_{way}_sectors"]
             self.sectors[key] += sectors
             lines = counts[f"global_{way}_lines"]
+            self.lines[key] += lines
+            self.used[key] += lanes_bytes(one)
             self.sent[key] += {
                 "load": one.l1_missing * ASKED * lines,
                 "store": one.joined * max(STORED * lines, STORED_SECTOR * sectors),
@@ -162,8 +168,12 @@ class Traffic:
 
 def filled_share(one: PtxCounts) -> float:
     """Share of the sectors of a store that it fills."""
-    size = bits_of(one.instruction) / 8 * one.counts["thread_instructions"]
-    return min(1.0, size / (SECTOR_BYTES * one.counts["global_store_sectors"]))
+    return min(1.0, lanes_bytes(one) / (SECTOR_BYTES * one.counts["global_store_sectors"]))
+
+
+def lanes_bytes(one: PtxCounts) -> float:
+    """Return the bytes that the lanes of a load, a store or an atomic ask for, added up."""
+    return bits_of(one.instruction) / 8 * one.counts["thread_instructions"]
 
 
 def sectors_stored(one: PtxCounts) -> float:
