@@ -162,23 +162,29 @@ class _Warp:
 
     def run(self, steps: list[_Step], by_line: dict[int, float], visit: int = 1) -> float:
         """Run a segment and return its clocks. visit: number of the times that it ran."""
-        begin = self.now
+        begin = now = self.now
+        free, owner, memory = self.free, self.owner, self.memory
         for code, latency, passes, waits, sets, frees, spent, line, copies, rate in steps:
             for board in waits:
-                if self.free[board] > self.now:
-                    by_line[self.owner[board]] += self.free[board] - self.now
-                    self.now = self.free[board]
+                if free[board] > now:
+                    by_line[owner[board]] += free[board] - now
+                    now = free[board]
             clocks = latency.at((visit + 0.5) * rate % 1) if rate else latency.sure
             if copies:
+                self.now, self.memory = now, memory
                 self._copy(code, clocks, passes, by_line)
+                now, memory = self.now, self.memory
             if sets >= 0:
-                self._set(sets, self._begin(passes) + clocks, line)
-            if frees >= 0:
-                self._set(frees, self.now + _OPERANDS_READ, line)
+                enters = max(now, memory) if passes else now
+                memory = enters + passes if passes else memory
+                if enters + clocks >= free[sets]:
+                    free[sets], owner[sets] = enters + clocks, line
+            if frees >= 0 and now + _OPERANDS_READ >= free[frees]:
+                free[frees], owner[frees] = now + _OPERANDS_READ, line
             by_line[line] += spent
-            self.now += spent
-        self.line = line
-        return self.now - begin
+            now += spent
+        self.now, self.memory, self.line = now, memory, line
+        return now - begin
 
     def branch(self, spent: float, by_line: dict[int, float]) -> float:
         """Spend clocks on the branch that was the last instruction, and return them."""
@@ -200,10 +206,6 @@ class _Warp:
         begin = max(self.now, self.memory) if passes else self.now
         self.memory = begin + passes if passes else self.memory
         return begin
-
-    def _set(self, board: int, ready: float, line: int) -> None:
-        if ready >= self.free[board]:
-            self.free[board], self.owner[board] = ready, line
 
     def _wait_for_group(self, code: Code, by_line: dict[int, float]) -> None:
         newer = code.operands.rsplit(",", 1)[-1].strip()
