@@ -1,6 +1,7 @@
 """Blocks and warps of unequal work: when the last of them is done."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from kernelscope.ptx.syntax import Instruction
 from kernelscope.timing import Time
 from kernelscope.timing.executions import PtxCounts
 from kernelscope.timing.machine_code import Code, Segment
-from kernelscope.timing.warps import Unevenness, longest_warps, unevenness
+from kernelscope.timing.warps import Unevenness, longest_warps, uneven, unevenness
 
 
 def of(work, sms=4, resident=2, blocks=None):
@@ -137,3 +138,46 @@ def test_warps_that_are_long_in_turns_take_as_long_as_one_that_always_is(blocks)
 def test_warps_that_have_ended_are_not_waited_for():
     """Two of eight end at once; the others take turns, and meet without them."""
     assert in_turns(1, gone=2) == pytest.approx(in_turns(0, gone=2), rel=0.1)
+
+
+@pytest.mark.parametrize("waiting", [2, uneven.MOST_WAITING])
+def test_longest_warps_are_those_of_plain_loops(monkeypatch, waiting):
+    """Random instructions by some warps of two chunks, of three and of two blocks, and barriers of
+    some blocks; counted one after another, and the same for groups of warps that are counted later.
+    """
+    monkeypatch.setattr(uneven, "MOST_WAITING", waiting)
+    random, warps = np.random.default_rng(5), 4
+    longest, of_warps, of_longest = uneven.LongestWarps(warps), Counter(), Counter()
+    groups = [np.sort(random.choice(12, size, replace=False)) for size in (1, 3, 5, 8, 11)]
+    for blocks in (3, 2):
+        machine = SimpleNamespace(first_block=7, block_count=blocks, warps_per_block=warps)
+        machine.alive = np.ones(32 * warps * blocks, bool)
+        longest.begin(machine)
+        since, work = Counter(), np.zeros((blocks, warps), np.int64)
+        before = work.copy()
+        for step in range(60):
+            one = int(random.integers(1, 40))
+            group = groups[step % 5][groups[step % 5] < blocks * warps]
+            for _ in range(int(random.integers(1, 4))):
+                longest.ran(one, group)
+                for warp in group.tolist():
+                    since[one, warp] += 1
+                    work[divmod(warp, warps)] += 1
+            if step % 7 == 6 or step == 59:
+                meeting = np.arange(blocks) if step % 2 else np.array([step % blocks])
+                assert np.array_equal(longest.work(), work)
+                for block in meeting.tolist():
+                    first = (work[block] - before[block]).argmax()
+                    before[block] = work[block]
+                    for (number, warp), times in list(since.items()):
+                        if warp // warps == block:
+                            of_warps[number, warp % warps] += times
+                            of_longest[number] += times * (warp % warps == first)
+                            del since[number, warp]
+                arrived = [(None, np.arange(32 * warps * len(meeting)))]
+                event = SimpleNamespace(blocks=7 + meeting, machine=machine, arrivals=arrived)
+                longest.end(work) if step == 59 else longest.meet(event, longest.work().copy())
+    for number in range(41):
+        assert longest.of_warps(number).tolist() == [of_warps[number, at] for at in range(warps)]
+        assert longest.of_longest(number) == of_longest[number]
+    assert sum(of_longest.values()) > 100

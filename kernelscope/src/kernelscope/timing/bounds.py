@@ -17,24 +17,21 @@ NAMES = {  # of an SM's units
     "constant": "constant cache",
     "together": "matches and sums of a warp",
 }
-_BYTES = "move fewer bytes: smaller types, or fewer passes over the data"
-_KEEP = "fewer bytes from L2: keep in registers or shared memory what is used again"
-TRY = {
+FEWER_BYTES = "move fewer bytes: smaller types, or fewer passes over the data"
+KEEP = "fewer bytes from L2: keep in registers or shared memory what is used again"
+TRY = {  # of those that others need more to say of, nothing: of latency, L2, and L2 to an SM
     "issue": "fewer instructions: wider loads, unrolled loops, simpler addresses",
     "FMA": "fewer products and sums; tensor cores, if they are products of matrices",
     "integer and logic": "simpler addresses and conditions, fewer selections and moves",
     "FP64": "floats, where their precision is enough",
     "MUFU": "fewer exponentials, roots, divisions and conversions",
     "tensor cores": "a smaller type, or fewer products",
-    "shared memory and L1": "fewer requests: wider loads, or values kept in registers",
-    "L2 to an SM": _KEEP,
+    "shared memory and L1": "fewer requests: values kept in registers, fewer passes over them",
     "an SM to L2": "fewer requests: whole lines, and sums before they are stored",
     "constant cache": "let the lanes of a warp read one constant at a time",
     "matches and sums of a warp": "fewer of them: one for several values",
-    "L2": _KEEP,
-    "DRAM": _BYTES,
-    FABRIC_NAME: _BYTES,
-    "latency": "more warps on an SM, or more loads of a warp before the first is used",
+    "DRAM": FEWER_BYTES,
+    FABRIC_NAME: FEWER_BYTES,
     "atomics": "add up in a warp or a block first, then one atomic for all",
     "launch and starts": "fewer launches, or fewer blocks that do more",
     TAIL: "blocks of equal work, as many as fill all SMs each round",

@@ -52,7 +52,7 @@ class Prediction:
     take; limit: the unit that is busy for BUSY of the time or longer, the busiest, else the longest
     of WAITS and IDLE; notes: what is estimated; registers: of a thread; resident: blocks that fit
     on an SM; blocks: of the grid; sms: of the GPU; start_us: the launch and one start; warps: of a
-    block; room: for how many blocks an SM has each of what they need.
+    block; room: for how many blocks an SM has room, by each of what they need.
     """
 
     kernel: str
@@ -72,7 +72,9 @@ class Prediction:
     warps: int = 0
     room: dict[str, int] = field(default_factory=dict)
     _without: Callable[[], dict[int, float]] = field(default=dict, repr=False, compare=False)
-    _work: LaunchWork | None = field(default=None, repr=False, compare=False)
+    _why: Callable[[str], tuple[list[str], str]] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @cached_property
     def without_line(self) -> dict[int, float]:
@@ -81,9 +83,12 @@ class Prediction:
 
     @cached_property
     def reasons(self) -> dict[str, list[str]]:
-        """The limit, and the busiest unit -> what each comes from, and what to try."""
-        names = () if self._work is None else dict.fromkeys((self.limit, self.busiest))
-        return {name: reasons(self._work, name) for name in names}
+        """The limit -> what it comes from, and what to try; the busiest unit -> what it does."""
+        found = {}
+        for name in dict.fromkeys((self.limit, self.busiest)) if self._why else ():
+            said, advice = self._why(name)
+            found[name] = [*said, f"to try: {advice}"] if name == self.limit else said
+        return found
 
     def record(self) -> dict:
         """Return all of it, for JSON."""
@@ -152,7 +157,7 @@ def predict(
         work.shape.warps,
         room_of(gpu, work.shape.warps, work.registers, work.shape.shared_bytes),
         partial(_without_lines, work, gpu),
-        work,
+        partial(reasons, work, gpu),
     )
 
 

@@ -234,6 +234,8 @@ class Time(Counters):
             row.counts["l1_lookups"] += looked_up * requests
         elif access.kind == "load":
             row.counts["l1_lookups"] += requests
+        if access.kind != "atomic":
+            row.counts[f"global_{access.kind}_bytes"] += self._met[0].addresses * access.size
         if access.kind == "store":
             reach = self._met[0].reach // SECTOR_BYTES + 1
             if SEVERAL * reach <= requests:  # one lane for each warp and sector

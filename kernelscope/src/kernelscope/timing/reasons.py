@@ -3,36 +3,48 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from .bounds import FABRIC_NAME, NAMES, TRY
+from .bounds import FABRIC_NAME, FEWER_BYTES, KEEP, NAMES, TRY
+from .gpus import GpuConstants
 from .memory.caches import SECTOR_BYTES
-from .memory.traffic import Traffic
+from .memory.traffic import Traffic, kept_bytes
 from .work import UNITS, LaunchWork
 
 MOST = 0.3  # share of a bound, from which on its line is named
-LEAST = 0.01  # of the sectors that L1 has: less is not said
-HALF = 0.5  # of the bytes of a sector: less is worth a word; of the sectors of a line
+# ... of those of DRAM, whose bytes the model takes to be of the lines that L2's are of.
+MOST_OF_DRAM = 0.9
 CONFLICTS = 0.3  # of the wavefronts of shared memory: more are worth a word
+LEAST = 0.01  # of the sectors that L1 has: less is not said
+HALF = 0.5  # of the bytes of a sector: less is worth a word; of the sectors that L1 lacks
+AGAIN = 1.5  # times the distinct bytes: as many or more are loaded again
 SIDE_BY_SIDE = "let neighbouring lanes take neighbouring words"
 BANKS = "let the words of a warp lie in different banks: pad the rows, or swizzle"
-_BEYOND_L1 = ("L2", "DRAM", FABRIC_NAME, "L2 to an SM", "an SM to L2")
+MORE_WARPS = "more warps on an SM"
+MORE_LOADS = "more loads of a warp before the first is used"
+SHORTER = "shorter chains of what waits for each other"
+_DRAM = ("DRAM", FABRIC_NAME)
+_BEYOND_L1 = ("L2", *_DRAM, "L2 to an SM", "an SM to L2")
 _BY_ACCESS = (*_BEYOND_L1, NAMES["memory"], "latency")
 _PLURALS = {"load": "loads", "store": "stores", "atomic": "atomics", "copy": "async copies"}
 
 
-def reasons(work: LaunchWork, name: str) -> list[str]:
-    """Return what a bound of a launch comes from, and what to try, a sentence each."""
-    by_line = _by_line(work, name)
+def reasons(work: LaunchWork, gpu: GpuConstants, name: str) -> tuple[list[str], str]:
+    """Return (what a bound of a launch comes from, a sentence each; what to try)."""
+    by_line, traffic = _by_line(work, name), work.traffic
     everything, line = sum(by_line.values()), max(by_line, key=by_line.get, default=0)
-    found, advice = [], TRY[name]
-    if line and by_line[line] >= MOST * everything:
-        found.append(f"{name}: {by_line[line] / everything:.0%} of it by line {line}")
-        if name in _BY_ACCESS and work.traffic is not None:
-            for said, better in _accesses(work.traffic, line, name in _BEYOND_L1):
-                found.append(said)
-                advice = better or advice
-    if name in ("DRAM", FABRIC_NAME) and work.reuse is not None:
-        found.append(_moved(work))
-    return [*found, f"to try: {advice}"]
+    advice = _advice(work, gpu, name, line)
+    if not line:
+        return [], advice
+    share = by_line[line] / everything
+    if share < (MOST_OF_DRAM if name in _DRAM else MOST):
+        found = [f"{name}: of several lines"]
+    else:
+        found = [f"{name}: {share:.0%} of it by line {line}"]
+        for said, better in _accesses(traffic, line, name) if name in _BY_ACCESS else ():
+            found.append(said)
+            advice = better or advice
+    if name in _DRAM:
+        found.append(_moved(work, gpu))
+    return found, advice
 
 
 def _by_line(work: LaunchWork, name: str) -> dict[int, float]:
@@ -50,53 +62,81 @@ def _by_line(work: LaunchWork, name: str) -> dict[int, float]:
         if NAMES[unit] == name:
             for line, clocks in zip(work.line.tolist(), work.clocks[:, column], strict=True):
                 found[line] += float(clocks)
-    return found
+    return {line: amount for line, amount in found.items() if amount}
 
 
-def _accesses(traffic: Traffic, line: int, beyond_l1: bool) -> Iterator[tuple[str, str]]:
-    """(what a line's loads, stores and atomics ask for, what to do about it or ""). beyond_l1: of
-    global memory alone.
-    """
+def _advice(work: LaunchWork, gpu: GpuConstants, name: str, line: int) -> str:
+    """What may shorten a bound, whatever its accesses are like."""
+    traffic = work.traffic
+    if name in ("L2", "L2 to an SM"):
+        loaded = sum(n for (_, kind), n in traffic.missing.items() if "load" in kind)
+        distinct = work.reuse.read + work.reuse.lone_read
+        return KEEP if SECTOR_BYTES * loaded >= AGAIN * distinct else FEWER_BYTES
+    if name != "latency":
+        return TRY[name]
+    blocks = min(work.resident, -(-work.shape.blocks // gpu.sms))
+    room = blocks * work.shape.warps < gpu.warps
+    loads = any("load" in kind for at, kind in traffic.requests if at == line)
+    return ", or ".join([MORE_WARPS] * room + [MORE_LOADS if loads else SHORTER])
+
+
+def _accesses(traffic: Traffic, line: int, name: str) -> Iterator[tuple[str, str]]:
+    """(what a line's loads, stores and atomics ask for, what to do about it or "")."""
     for (at, kind), requests in traffic.requests.items():
         if at != line or not requests or kind.startswith("constant"):
             continue
-        what, passes = _PLURALS[kind.split()[-1]], traffic.per_request(line, kind)
-        if kind.startswith("shared") and not beyond_l1:
-            waves = f"{passes:.3g} wavefront{'s' * (passes != 1)}"
-            conflicts = traffic.conflicts[line, kind] / traffic.passes[line, kind]
-            yield (
-                f"its {what} of shared memory take {waves} each, {conflicts:.0%} of them for "
-                "conflicts of banks",
-                BANKS if conflicts >= CONFLICTS and what != "atomics" else "",
-            )
-        elif what == "atomics":
-            sectors = traffic.sectors[line, kind] / requests
-            of_line = sum(n for (at, _), n in traffic.sectors.items() if at == line)
-            yield (
-                f"its atomics are {sectors:.3g} operation{'s' * (sectors != 1)} of L2 each",
-                TRY["atomics"] if traffic.sectors[line, kind] > HALF * of_line else "",
-            )
-        elif lines := traffic.lines[line, kind] / requests:
-            used = min(1.0, traffic.used[line, kind] / (SECTOR_BYTES * traffic.sectors[line, kind]))
-            said = (
-                f"its {what} ask for {lines:.3g} line{'s' * (lines != 1)} each, and use "
-                f"{SECTOR_BYTES * used:.0f} of the {SECTOR_BYTES} bytes of a sector"
-            )
-            missing = traffic.missing[line, kind] / traffic.sectors[line, kind]
-            if what != "stores" and missing < 1 - LEAST:
-                said += f"; L1 has {1 - missing:.0%} of these"
-            yield said, SIDE_BY_SIDE if used < HALF else ""
+        key, what = (line, kind), _PLURALS[kind.split()[-1]]
+        if not kind.startswith("shared"):
+            yield from _of_global(traffic, key, what, name)
+        elif name not in _BEYOND_L1:
+            passes = traffic.per_request(*key)
+            said = f"its {what} of shared memory take {_count(passes, 'wavefront')} each"
+            if what == "atomics":
+                yield said, TRY["atomics"] if name != "latency" else ""
+                continue
+            conflicts = traffic.conflicts[key] / traffic.passes[key]
+            advice = BANKS if conflicts >= CONFLICTS and name != "latency" else ""
+            yield f"{said}, {conflicts:.0%} of them for conflicts of banks", advice
 
 
-def _moved(work: LaunchWork) -> str:
-    """The bytes of DRAM that a launch reads and writes, those that L2 keeps for the next too."""
+def _of_global(
+    traffic: Traffic, key: tuple[int, str], what: str, name: str
+) -> Iterator[tuple[str, str]]:
+    """The same of one kind of access to global memory; none that stays in the cluster."""
+    requests, sectors = traffic.requests[key], traffic.sectors[key]
+    if not sectors:
+        return
+    if what == "atomics":
+        of_line = sum(n for (at, _), n in traffic.sectors.items() if at == key[0])
+        advice = TRY["atomics"] if name == "L2" and sectors > HALF * of_line else ""
+        yield f"its atomics are {_count(sectors / requests, 'operation')} of L2 each", advice
+        return
+    lines, used = traffic.lines[key] / requests, traffic.used[key] / (SECTOR_BYTES * sectors)
+    missing = traffic.missing[key] / sectors
+    said = (
+        f"its {what} ask for {_count(lines, 'line')} each, and use {SECTOR_BYTES * used:.0f} of "
+        f"the {SECTOR_BYTES} bytes of a sector"
+    )
+    if what != "stores" and missing < 1 - LEAST:
+        said += f"; L1 has {1 - missing:.0%} of these"
+    # Of what L1 has there is no less to move, and a single sector is what a request needs.
+    apart = used < HALF and sectors >= 2 * requests and name != "latency"
+    yield said, SIDE_BY_SIDE if apart and (missing >= HALF or name not in _BEYOND_L1) else ""
+
+
+def _moved(work: LaunchWork, gpu: GpuConstants) -> str:
+    """The bytes that DRAM moves, but for those that L2 keeps."""
     reuse = work.reuse
-    parts = {
-        "read": reuse.read + reuse.lone_read,
-        "written": reuse.written + reuse.lone_written,
-        "read again, after L2 had lost them": reuse.again,
-    }
-    said = ", ".join(f"{size / 1e6:.3g} MB {what}" for what, size in parts.items() if size)
+    read, written = reuse.read + reuse.lone_read, reuse.written + reuse.lone_written
+    said = f"{read / 1e6:.3g} MB read, {written / 1e6:.3g} MB written"
+    again = reuse.again + work.traffic.lost_bytes
+    if again:
+        said += f", {again / 1e6:.3g} MB read again"
     if reuse.refilled:
-        said += "; sectors that stores fill in part are read besides"
-    return f"in all: {said}"
+        said += "; sectors that stores fill in part are read, too"
+    return f"{said}; L2 keeps {kept_bytes(gpu) / 1e6:.0f} MB from launch to launch"
+
+
+def _count(number: float, what: str) -> str:
+    """'1 line', '2.5 lines'."""
+    return f"{number:.3g} {what}" + "s" * (f"{number:.3g}" != "1")

@@ -45,9 +45,10 @@ def _head(one: Prediction) -> Iterable[str]:
 def _resident(one: Prediction) -> str:
     """How many blocks and warps an SM has at a time, and what it has no more of."""
     blocks, warps = _count(one.resident, "block"), _count(one.warps, "warp")
+    fit = "fits" if one.resident == 1 else "fit"
     least = min(one.room, key=one.room.get)
-    why = f"it has {least} for no more; {_count(one.registers, 'register')} a thread"
-    return f"{blocks} of {warps} fit on an SM at a time: {why}"
+    registers = _count(one.registers, "register")
+    return f"{blocks} of {warps} {fit} on an SM at a time, by its {least}; {registers} a thread"
 
 
 def _count(number: int, what: str) -> str:
@@ -55,9 +56,9 @@ def _count(number: int, what: str) -> str:
 
 
 def _reasons(one: Prediction) -> Iterable[str]:
-    for why, *more in one.reasons.values():
-        yield f"  {why}"
-        yield from (f"    {each}" for each in more)
+    for sentences in one.reasons.values():
+        for number, said in enumerate(sentences):
+            yield f"    {said}" if number else f"  {said}"
 
 
 def _bars(one: Prediction) -> Iterable[str]:

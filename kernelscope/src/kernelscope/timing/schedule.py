@@ -117,7 +117,9 @@ def walk(
 
 
 class _Step(NamedTuple):
-    """An instruction as the walk needs it. waits, sets, frees: scoreboards, -1 for none."""
+    """An instruction as the walk needs it. waits, sets, frees: scoreboards, the latter two -1 for
+    none.
+    """
 
     code: Code
     latency: Latency
@@ -175,8 +177,7 @@ class _Warp:
                 self._copy(code, clocks, passes, by_line)
                 now, memory = self.now, self.memory
             if sets >= 0:
-                enters = max(now, memory) if passes else now
-                memory = enters + passes if passes else memory
+                enters, memory = _enters(now, memory, passes)
                 if enters + clocks >= free[sets]:
                     free[sets], owner[sets] = enters + clocks, line
             if frees >= 0 and now + _OPERANDS_READ >= free[frees]:
@@ -199,13 +200,8 @@ class _Warp:
         elif code.name == "LDGDEPBAR":
             self.groups.append(self.copies)
         else:
-            self.copies = max(self.copies, self._begin(passes) + latency)
-
-    def _begin(self, passes: float) -> float:
-        """Return when a request enters its pipe."""
-        begin = max(self.now, self.memory) if passes else self.now
-        self.memory = begin + passes if passes else self.memory
-        return begin
+            enters, self.memory = _enters(self.now, self.memory, passes)
+            self.copies = max(self.copies, enters + latency)
 
     def _wait_for_group(self, code: Code, by_line: dict[int, float]) -> None:
         newer = code.operands.rsplit(",", 1)[-1].strip()
@@ -215,3 +211,11 @@ class _Warp:
             if ready > self.now:
                 by_line[code.line] += ready - self.now
                 self.now = ready
+
+
+def _enters(now: float, memory: float, passes: float) -> tuple[float, float]:
+    """(When a request enters its pipe, when the memory pipe is free then)."""
+    if not passes:
+        return now, memory
+    enters = max(now, memory)
+    return enters, enters + passes

@@ -124,12 +124,12 @@ class LaunchWork:
 
 
 def room_of(gpu: GpuConstants, warps: int, registers: int, shared_bytes: int) -> dict[str, int]:
-    """Return for how many blocks an SM has "blocks", "warps", "registers" and "shared memory".
-    registers: of a thread.
+    """Return how many blocks an SM has room for, by its own limit of them, by warps, registers and
+    shared memory. registers: of a thread.
     """
     of_warp = -(-registers * 32 // 256) * 256
     return {
-        "blocks": gpu.blocks,
+        "limit of blocks": gpu.blocks,
         "warps": gpu.warps // warps,
         "registers": gpu.registers // (of_warp * 4) * 4 // warps if of_warp else gpu.blocks,
         "shared memory": (gpu.shared_bytes + 1024) // (-(-(shared_bytes + 1024) // 128) * 128),

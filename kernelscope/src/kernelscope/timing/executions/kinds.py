@@ -54,10 +54,8 @@ def is_swap(instruction: Instruction) -> bool:
 
 
 def bits_of(instruction: Instruction) -> int:
-    """Return how many bits a lane's load, store or async copy has."""
+    """Return how many bits a lane's load or store has."""
     *parts, kind = instruction.opcode.split(".")
-    if parts[:2] == ["cp", "async"]:
-        return 8 * int(instruction.operands[2].value)
     several = next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
     bits = int(kind[1:]) if kind[1:].isdigit() else 32
     return several * bits

@@ -84,7 +84,7 @@ class Traffic:
         self.missing: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.conflicts: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.lines: defaultdict[tuple[int, str], float] = defaultdict(float)
-        self.used: defaultdict[tuple[int, str], float] = defaultdict(float)  # bytes of the lanes
+        self.used: defaultdict[tuple[int, str], float] = defaultdict(float)  # bytes, of each warp
         self.l2_sectors: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.far: defaultdict[tuple[int, str], float] = defaultdict(float)
         self.matches: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -116,7 +116,7 @@ class Traffic:
             self.sectors[key] += sectors
             lines = counts[f"global_{way}_lines"]
             self.lines[key] += lines
-            self.used[key] += lanes_bytes(one)
+            self.used[key] += counts[f"global_{way}_bytes"]
             self.sent[key] += {
                 "load": one.l1_missing * ASKED * lines,
                 "store": one.joined * max(STORED * lines, STORED_SECTOR * sectors),
@@ -168,12 +168,8 @@ class Traffic:
 
 def filled_share(one: PtxCounts) -> float:
     """Share of the sectors of a store that it fills."""
-    return min(1.0, lanes_bytes(one) / (SECTOR_BYTES * one.counts["global_store_sectors"]))
-
-
-def lanes_bytes(one: PtxCounts) -> float:
-    """Return the bytes that the lanes of a load, a store or an atomic ask for, added up."""
-    return bits_of(one.instruction) / 8 * one.counts["thread_instructions"]
+    size = bits_of(one.instruction) / 8 * one.counts["thread_instructions"]
+    return min(1.0, size / (SECTOR_BYTES * one.counts["global_store_sectors"]))
 
 
 def sectors_stored(one: PtxCounts) -> float:

@@ -72,6 +72,11 @@ class Pattern:
         return delta if np.array_equal(moved, address) else None
 
     @cached_property
+    def addresses(self) -> int:
+        """Distinct addresses, summed over warps."""
+        return count_distinct(self.rows)
+
+    @cached_property
     def reach(self) -> int:
         """Bytes from its lowest address to its highest."""
         return int(self.address.max()) - int(self.address.min())
