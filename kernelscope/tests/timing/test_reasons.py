@@ -34,7 +34,7 @@ extern "C" __global__ void banks(const float* x, float* y, int n)
     for (int i = threadIdx.x; i < 64 * (32 + PAD); i += 256) tile[i] = x[i % n];
     __syncthreads();
     float sum = 0.0f;
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < 256; i++)
         sum += tile[column * (32 + PAD) + (i + row) % 32];
     y[blockIdx.x * 256 + threadIdx.x] = sum;
 }
