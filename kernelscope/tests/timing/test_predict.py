@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kernelscope.cli import main
-from kernelscope.errors import BackendError
+from kernelscope.errors import BackendError, UnknownNameError
 from kernelscope.timing import model
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.machine_code import cubin
@@ -125,6 +125,9 @@ def test_the_limit_is_the_longest_bar_of_its_kind(seed):
 
 def test_a_gpu_has_a_full_name_too():
     assert gpu("NVIDIA H200") == gpu("h200") == gpu("nvidia h200")
+    assert gpu("NVIDIA H100") == gpu("h100") == gpu("NVIDIA H100 80GB HBM3")
+    with pytest.raises(UnknownNameError, match="no GPU 'NVIDIA'; there are: h100, h200"):
+        gpu("NVIDIA")
 
 
 def test_a_long_line_is_cut_where_one_sees_it():

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from kernelscope import RawModule, observe
 from kernelscope.timing import Time
-from kernelscope.timing.bounds import FEWER_BYTES, KEEP, NAMES, TRY
+from kernelscope.timing.bounds import (
+    FEWER_BLOCKS,
+    FEWER_BYTES,
+    FEWER_LAUNCHES,
+    KEEP,
+    NAMES,
+    TRY,
+)
 from kernelscope.timing.reasons import (
     BANKS,
     MORE_LOADS,
@@ -181,6 +188,7 @@ def test_atomics_are_advised_against():
 @pytest.mark.parametrize(
     ("name", "blocks", "advice"),
     [
+        ("chain", 12, f"{TRY['few blocks']}, or {SHORTER}"),
         ("chain", 132, f"{MORE_WARPS}, or {SHORTER}"),
         ("chain", 132 * 8, SHORTER),
         ("list", 132, f"{MORE_WARPS}, or {MORE_LOADS}"),
@@ -196,8 +204,11 @@ def test_a_wait_has_advice_and_the_busiest_unit_none():
     """Nothing of an empty kernel is by a line."""
     found, shown = predicted("empty")
     assert found.limit == "launch and starts" and {*found.reasons} == {found.limit, found.busiest}
-    assert found.reasons[found.limit] == [f"to try: {TRY[found.limit]}"]
-    assert shown.count("to try: ") == 1
+    assert found.reasons[found.limit] == [f"to try: {FEWER_LAUNCHES}, or {FEWER_BLOCKS}"]
+    assert shown.count("to try: ") == 1 and " SMs" not in shown
+    small, shown = predicted("empty", blocks=1)
+    assert small.reasons[small.limit] == [f"to try: {FEWER_LAUNCHES}"]
+    assert "a thread; the grid has 1 on 132 SMs\n" in shown
 
 
 def test_every_bound_has_something_to_try():
@@ -205,7 +216,12 @@ def test_every_bound_has_something_to_try():
     for name in found.bounds:
         said, advice = reasons(*found._why.args, name)
         assert advice and all(said)
-    assert {*NAMES.values(), "L2", "latency"} <= {*TRY, "L2", "L2 to an SM", "latency"}
+    assert {*NAMES.values(), *found.bounds} - {*TRY} == {
+        "L2",
+        "L2 to an SM",
+        "latency",
+        "launch and starts",
+    }
     assert {*found.record()["reasons"]} == {found.limit, found.busiest}
 
 

@@ -17,10 +17,12 @@ NAMES = {  # of an SM's units
     "constant": "constant cache",
     "together": "matches and sums of a warp",
 }
+FEWER_LAUNCHES, FEWER_BLOCKS = "fewer launches", "fewer blocks that do more"
 FEWER_BYTES = "move fewer bytes: smaller types, or fewer passes over the data"
 KEEP = "fewer bytes from L2: keep in registers or shared memory what is used again"
-TRY = {  # of those that others need more to say of, nothing: of latency, L2, and L2 to an SM
-    "issue": "fewer instructions: wider loads, unrolled loops, simpler addresses",
+TRY = {  # none of latency, launch and starts, L2, and L2 to an SM: it depends
+    "issue": "fewer instructions: simpler sums and addresses, wider loads, unrolled loops, "
+    "-use_fast_math where its digits are enough",
     "FMA": "fewer products and sums; tensor cores, if they are products of matrices",
     "integer and logic": "simpler addresses and conditions, fewer selections and moves",
     "FP64": "floats, where their precision is enough",
@@ -32,8 +34,7 @@ TRY = {  # of those that others need more to say of, nothing: of latency, L2, an
     "matches and sums of a warp": "fewer of them: one for several values",
     "DRAM": FEWER_BYTES,
     FABRIC_NAME: FEWER_BYTES,
-    "atomics": "add up in a warp or a block first, then one atomic for all",
-    "launch and starts": "fewer launches, or fewer blocks that do more",
+    "atomics": "fewer atomics: add up in a thread, a warp or a block first",
     TAIL: "blocks of equal work, as many as fill all SMs each round",
     FEW: "more blocks: cut the work finer",
 }

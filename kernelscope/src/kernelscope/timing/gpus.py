@@ -98,7 +98,8 @@ def gpu(name: str) -> GpuConstants:
     path = Path(name) if name.endswith(".json") else FOLDER / f"{name.lower()}.json"
     if not name.endswith(".json") and not path.is_file():
         full = {one: gpu(one).name.lower() for one in names()}
-        path = next((FOLDER / f"{one}.json" for one in full if full[one] == name.lower()), path)
+        alike = [one for one in full if full[one].startswith(name.lower())]
+        path = FOLDER / f"{alike[0]}.json" if len(alike) == 1 else path
     if not path.is_file() and name.endswith(".json"):
         raise UnknownNameError(f"no file {name}: `kernelscope measure-gpu --json FILE` writes one")
     if not path.is_file():

@@ -3,7 +3,16 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from .bounds import FABRIC_NAME, FEWER_BYTES, KEEP, NAMES, TRY
+from .bounds import (
+    FABRIC_NAME,
+    FEW,
+    FEWER_BLOCKS,
+    FEWER_BYTES,
+    FEWER_LAUNCHES,
+    KEEP,
+    NAMES,
+    TRY,
+)
 from .gpus import GpuConstants
 from .memory.caches import SECTOR_BYTES
 from .memory.traffic import Traffic, kept_bytes
@@ -13,7 +22,7 @@ MOST = 0.3  # share of a bound, from which on its line is named
 # ... of those of DRAM, whose bytes the model takes to be of the lines that L2's are of.
 MOST_OF_DRAM = 0.9
 CONFLICTS = 0.3  # of the wavefronts of shared memory: more are worth a word
-LEAST = 0.01  # of the sectors that L1 has: less is not said
+LEAST = 0.01  # of the sectors that L1 has, of wavefronts for conflicts: less is not said
 HALF = 0.5  # of the bytes of a sector: less is worth a word; of the sectors that L1 lacks
 AGAIN = 1.5  # times the distinct bytes: as many or more are loaded again
 SIDE_BY_SIDE = "let neighbouring lanes take neighbouring words"
@@ -72,12 +81,15 @@ def _advice(work: LaunchWork, gpu: GpuConstants, name: str, line: int) -> str:
         loaded = sum(n for (_, kind), n in traffic.missing.items() if "load" in kind)
         distinct = work.reuse.read + work.reuse.lone_read
         return KEEP if SECTOR_BYTES * loaded >= AGAIN * distinct else FEWER_BYTES
+    of_sm = -(-work.shape.blocks // gpu.sms)
+    if name == "launch and starts":
+        return f"{FEWER_LAUNCHES}, or {FEWER_BLOCKS}" if of_sm > 1 else FEWER_LAUNCHES
     if name != "latency":
         return TRY[name]
-    blocks = min(work.resident, -(-work.shape.blocks // gpu.sms))
-    room = blocks * work.shape.warps < gpu.warps
+    few = [TRY[FEW]] if work.shape.blocks < gpu.sms else []
+    room = [MORE_WARPS] if min(work.resident, of_sm) * work.shape.warps < gpu.warps else []
     loads = any("load" in kind for at, kind in traffic.requests if at == line)
-    return ", or ".join([MORE_WARPS] * room + [MORE_LOADS if loads else SHORTER])
+    return ", or ".join([*(few or room), MORE_LOADS if loads else SHORTER])
 
 
 def _accesses(traffic: Traffic, line: int, name: str) -> Iterator[tuple[str, str]]:
@@ -96,7 +108,9 @@ def _accesses(traffic: Traffic, line: int, name: str) -> Iterator[tuple[str, str
                 continue
             conflicts = traffic.conflicts[key] / traffic.passes[key]
             advice = BANKS if conflicts >= CONFLICTS and name != "latency" else ""
-            yield f"{said}, {conflicts:.0%} of them for conflicts of banks", advice
+            if conflicts >= LEAST:
+                said += f", {conflicts:.0%} of them for conflicts of banks"
+            yield said, advice
 
 
 def _of_global(

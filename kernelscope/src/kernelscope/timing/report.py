@@ -7,7 +7,7 @@ from .bounds import FEW, IDLE, TAIL, WAITS
 from .model import BUSY, Prediction
 
 BAR = 30  # characters of the longest
-LEAST = 0.005  # of the time: smaller bounds and lines are left out
+LEAST, LEAST_OF_LINE = 0.005, 0.02  # of the time: smaller bounds, and lines, are left out
 MOST_LINES = 8
 WIDTH = 80  # of a source line
 _OTHERS = {TAIL: "at the end some have none left", FEW: "the others have none"}
@@ -48,7 +48,8 @@ def _resident(one: Prediction) -> str:
     fit = "fits" if one.resident == 1 else "fit"
     least = min(one.room, key=one.room.get)
     registers = _count(one.registers, "register")
-    return f"{blocks} of {warps} {fit} on an SM at a time, by its {least}; {registers} a thread"
+    said = f"{blocks} of {warps} {fit} on an SM at a time, by its {least}; {registers} a thread"
+    return said if one.blocks >= one.sms else f"{said}; the grid has {one.blocks} on {one.sms} SMs"
 
 
 def _count(number: int, what: str) -> str:
@@ -83,7 +84,7 @@ def _bars(one: Prediction) -> Iterable[str]:
 def _lines(one: Prediction, source_lines: Sequence[str], file: str) -> Iterable[str]:
     saved = {line: one.us - us for line, us in one.without_line.items()}
     best = [line for line in sorted(saved, key=saved.get, reverse=True)[:MOST_LINES]]
-    best = [line for line in best if saved[line] >= LEAST * one.us]
+    best = [line for line in best if saved[line] >= LEAST_OF_LINE * one.us]
     if best:
         yield f"  time without what one line{f' of {file}' if file else ''} does:"
     for line in best:
