@@ -342,6 +342,7 @@ SEARCH = """extern "C" __global__ void search(const int* x, int* y, int n, int w
 }"""
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("steps", "behind", "times"),
     [
@@ -405,6 +406,7 @@ NESTED = """extern "C" __global__ void nested(const int* x, int* y, int n, int w
 }"""
 
 
+@pytest.mark.turns(5)
 def test_what_follows_a_loop_with_a_return_in_it_runs_once():
     """Lanes leave the inner loop apart, but meet behind it: those that return are gone."""
     x, y = np.zeros((40, 32), np.int32), np.zeros(128, np.int32)

@@ -210,6 +210,7 @@ def launch_of(text: str, *arguments):
     return seen.launch
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("more", ["", "x += in[i + 32];", "x = x * 3.0f + in[i + 64];"])
 def test_machine_code_knows_its_ptx(more):
     """Loads and stores are those of the PTX, also where the GPU's has more than the simulator's."""
@@ -292,6 +293,7 @@ def test_a_function_that_calls_itself_is_there_once():
     assert [one.target for _, one in codes(segments) if one.name == "CALL"] == ["", "$f$far"]
 
 
+@pytest.mark.turns(5)
 def test_what_is_called_counts_as_what_is_inlined():
     text = """__device__ INLINED float far(const float* in, int n) {
         float sum = 0.0f;

@@ -198,6 +198,7 @@ def test_no_more_blocks_run_where_they_are_long(monkeypatch):
     assert asked_for.notes[0] == "1 of 256 blocks were run and stand for all"
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", ["float", "unsigned long long", "int"])
 def test_lanes_that_add_to_one_word_of_shared_memory_take_turns(kind):
     """32 turns of a warp, each of some instructions; integers are added by one instruction."""
@@ -297,6 +298,7 @@ def bounds_of(integers: str, floats: str = "") -> dict[str, float]:
     return seen.launches[0].bounds
 
 
+@pytest.mark.turns(5)
 def test_integers_have_half_of_the_lanes_of_multiply_adds():
     """Products, and the sums that ptxas puts beside them; products of floats have all lanes."""
     products = "a = a * n + b; b = b * n + c; c = c * n + d; d = d * n + a;"
@@ -307,6 +309,7 @@ def test_integers_have_half_of_the_lanes_of_multiply_adds():
         assert found == pytest.approx(times * shortest, rel=0.1)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("values", [2, 4, 32])
 def test_a_match_takes_the_clocks_of_its_values(values):
     """The lanes of each warp have so many values."""
@@ -590,6 +593,7 @@ def test_atomics_of_a_cluster_take_clocks_for_each_far_sector(apart, sectors):
     assert seen.launches[0].bounds["L2 to an SM"] == pytest.approx(us + reading)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("kind", "words"), [("float", 1), ("float2", 2), ("float4", 4)])
 def test_a_load_takes_a_pass_of_l1_for_each_register(kind, words):
     """All lanes load the same bytes: an H200 takes 1, 2 and 4 clocks. So do stores in the model."""

@@ -132,6 +132,7 @@ def test_other_banks_are_advised_and_help():
     assert BANKS not in str(better.reasons) and better.us < 0.2 * slow.us
 
 
+@pytest.mark.turns(5)
 def test_dram_says_what_is_read_and_written():
     """Copies of 67 MB: more than half of L2."""
     found, _ = predicted("rows", blocks=1024)
@@ -150,6 +151,7 @@ def test_dram_names_no_line_where_l2_has_several():
     assert why == "DRAM: of several lines" and "MB read" in moved and advice == FEWER_BYTES
 
 
+@pytest.mark.turns(5)
 def test_l2_says_whether_something_is_loaded_again():
     """Of data that L2 keeps: each byte once, and all of them by every block."""
     for name, advice in (("rows", FEWER_BYTES), ("again", KEEP)):
@@ -185,6 +187,7 @@ def test_atomics_are_advised_against():
     assert reasons(*found._why.args, "L2")[1] == TRY["atomics"]
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("name", "blocks", "advice"),
     [
@@ -211,6 +214,7 @@ def test_a_wait_has_advice_and_the_busiest_unit_none():
     assert "a thread; the grid has 1 on 132 SMs\n" in shown
 
 
+@pytest.mark.turns(3)
 def test_every_bound_has_something_to_try():
     found, _ = predicted("rows")
     for name in found.bounds:

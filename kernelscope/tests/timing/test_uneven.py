@@ -73,6 +73,7 @@ def latency(who: str, more: str = "") -> float:
     return seen.launches[0].bounds["latency"]
 
 
+@pytest.mark.turns(5)
 def test_a_block_waits_for_its_longest_warp():
     """One warp of eight follows a chain of loads: the others wait for it at the barrier."""
     every, one, none = latency("true"), latency("threadIdx.x >= 224"), latency("steps < 0")
@@ -128,6 +129,7 @@ def in_turns(apart, steps=16, blocks=1, gone=0):
     return seen.launches[0].bounds["latency"]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("blocks", [1, 6])
 def test_warps_that_are_long_in_turns_take_as_long_as_one_that_always_is(blocks):
     """Eight warps wait at each barrier for the one that works."""
