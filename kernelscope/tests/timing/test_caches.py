@@ -134,6 +134,11 @@ def test_own_stores_are_not_read_from_dram():
     streams.store(sectors_of(np.arange(0, 64, 4, dtype=np.uint64)))
     streams.add(1, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
     assert streams.own_share == 0.5
+    streams = SectorStreams()
+    streams.begin(0)
+    streams.store(sectors_of(np.arange(64, 256, 4, dtype=np.uint64)))  # four are not loaded
+    streams.add(1, sectors_of(np.arange(0, 128, 4, dtype=np.uint64)))
+    assert streams.own_share == 0.5
 
 
 def test_half_of_the_requests_wait():

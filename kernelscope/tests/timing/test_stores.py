@@ -65,6 +65,17 @@ def test_words_of_one_sector_from_two_warps_leave_l1_together():
     assert 0.63 < share < 0.72 and filled == 1.0
 
 
+def test_lone_stores_of_other_forms_have_shares_of_their_own():
+    """One by one: whole lines, every second word, words of a sector from two warps, the first again
+    elsewhere.
+    """
+    half, lane = np.divmod(THREADS, 128)
+    words = [THREADS, 2 * THREADS, 2 * lane + half, THREADS + 4096]
+    stores = of_block(*((own, run) for run, own in enumerate(words)))
+    alone = [of_block((own, 0)).joined(64)[0] for own in words]
+    assert [*stores.joined(64).values()] == alone and len({*alone}) == 3
+
+
 @pytest.mark.parametrize(("apart", "run", "warps", "share"), [
     (2, 1, 64, 1.0), (64, 0, 1, 1.0), (16, 0, 16, 0.5), (16, 0, 86, 0.75), (16, 0, 140, 1.0),
 ])  # fmt: skip
