@@ -10,7 +10,7 @@ from kernelscope.ptx.syntax import Instruction
 from kernelscope.timing import Time
 from kernelscope.timing.executions import PtxCounts
 from kernelscope.timing.machine_code import Code, Segment
-from kernelscope.timing.warps import Unevenness, longest_warps, uneven, unevenness
+from kernelscope.timing.warps import Unevenness, WarpShares, uneven, unevenness
 
 
 def of(work, sms=4, resident=2, blocks=None):
@@ -100,9 +100,9 @@ def test_what_one_warp_alone_runs_elsewhere_does_not_make_it_longer(guarded, cal
     ]
     code = [Code("LOP3", (), "", False, 1, 1, 7, 7, 0, "", origin=at) for at in range(4)]
     code[3].guarded, code[3].called = guarded, called
-    chain, _ = longest_warps((Segment(code, []),), ({1: 100.0},), counted)
+    chain, _ = WarpShares((Segment(code, []),), counted).longest(({1: 100.0},))
     assert chain == ({1: 100.0},)
-    once, _ = longest_warps((Segment(code[:3], []),), ({1: 100.0},), counted[:2])
+    once, _ = WarpShares((Segment(code[:3], []),), counted[:2]).longest(({1: 100.0},))
     assert once == chain
 
 
@@ -180,6 +180,9 @@ def test_longest_warps_are_those_of_plain_loops(monkeypatch, waiting):
                 event = SimpleNamespace(blocks=7 + meeting, machine=machine, arrivals=arrived)
                 longest.end(work) if step == 59 else longest.meet(event, longest.work().copy())
     for number in range(41):
-        assert longest.of_warps(number).tolist() == [of_warps[number, at] for at in range(warps)]
-        assert longest.of_longest(number) == of_longest[number]
+        own = [of_warps[number, at] for at in range(warps)]
+        for by_all in (0, 6):
+            found, by_longest = longest.shares(number, sum(own) + warps * by_all)
+            assert found.tolist() == [by_all + one for one in own]
+            assert by_longest == by_all + of_longest[number]
     assert sum(of_longest.values()) > 100

@@ -17,6 +17,7 @@ from ..watch.counters.patterns import TouchedBytes
 from ..watch.counters.traffic import Lanes
 from .estimate import estimated
 from .executions import (
+    NOWHERE,
     BlockPlace,
     PtxCounts,
     has_slow_path,
@@ -298,22 +299,25 @@ class Time(Counters):
         found, numbers = [], numbers_of(launch.source)
         blocks = places_of(launch.source).blocks
         for instruction, line, ran, counts, merged in self.rows_of(launch):
-            before, old = self._before.get(id(instruction), (0, Counter()))
-            of_warps = self._longest.of_warps(id(instruction))
-            by_all = (ran - before - int(of_warps.sum())) // launch.warps  # warps together
-            gained = {k: n - old.get(k, 0) for k, n in counts.items()}
-            counts = Counter({k: scale * n for k, n in gained.items() if n})
+            key = id(instruction)
+            if key in self._before:
+                before, old = self._before[key]
+                ran -= before
+                counts.subtract(old)
+            for name in counts:
+                counts[name] *= scale
+            of_warps, of_longest = self._longest.shares(key, ran)
             found.append(
                 PtxCounts(
                     instruction,
                     line,
-                    scale * (ran - before),
+                    scale * ran,
                     counts,
                     merged,
-                    blocks.get(id(instruction), BlockPlace()),
-                    of_warps=of_warps + by_all,
-                    of_longest=self._longest.of_longest(id(instruction)) + by_all,
-                    origin=numbers[id(instruction)],
+                    blocks.get(key, NOWHERE),
+                    of_warps=of_warps,
+                    of_longest=of_longest,
+                    origin=numbers[key],
                 )
             )
         return found + _never_ran(launch, {id(one.instruction) for one in found}, blocks)

@@ -8,10 +8,7 @@ free; time that a warp waits is counted for the line of the instruction that it 
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
-
-import numpy as np
 
 from .machine_code import Code, Segment
 
@@ -51,25 +48,16 @@ class Latency(NamedTuple):
         return self.sure + self.more + (self.most if chance < self.longer else 0.0)
 
 
-@dataclass(frozen=True)
-class Chain:
-    """clocks: (segments,) of a warp alone in one run of a segment; by_line: (segments) dicts of the
-    clocks that wait for, or are spent on, each line.
-    """
-
-    clocks: np.ndarray
-    by_line: tuple[dict[int, float], ...]
-
-
 def walk(
     segments: tuple[Segment, ...],
     edges: dict[tuple[int, int], float],
     latency: Callable[[Code], Latency],
     passes: Callable[[Code], float],
-) -> Chain:
+) -> list[dict[int, float]]:
     """Walk from the first segment to an end, again and again until every frequent one was seen.
 
-    latency: clocks until a result; passes: clocks of the memory pipe, in which requests queue.
+    Return for each segment, of one run of it by a warp alone, the clocks that wait for, or are
+    spent on, each line. latency: clocks until a result; passes: clocks of the memory pipe, in which requests queue.
     """
     rates = itertools.cycle(_RATES)
     steps = []
@@ -78,8 +66,10 @@ def walk(
         steps.append(
             [_Step.of(one, latency(one), passes(one), rates, shared) for one in segment.code]
         )
+    follows = [segment.follows for segment in segments]
+    chances = [[edges.get((at, to), 0.0) for to in after] for at, after in enumerate(follows)]
     taken: defaultdict[tuple[int, int], int] = defaultdict(int)
-    clocks, visits = np.zeros(len(segments)), np.zeros(len(segments))
+    visits = [0] * len(segments)
     by_line = [defaultdict(float) for _ in segments]
     left, at, warp = MOST_STEPS, 0, _Warp()
     ran = {0} | {to for (_, to), times in edges.items() if times > 0 and to >= 0}
@@ -88,32 +78,32 @@ def walk(
     while left > 0:
         left -= len(steps[at])
         visits[at] += 1
-        clocks[at] += warp.run(steps[at], by_line[at], int(visits[at]))
-        follows = segments[at].follows
-        chances = [edges.get((at, to), 0.0) for to in follows]
-        if not sum(chances):
+        warp.run(steps[at], by_line[at], visits[at])
+        total = sum(chances[at])
+        if not total:
             if left < MOST_STEPS // 2:
                 break
             at, warp = 0, _Warp()
             continue
-        visited = sum(taken[at, to] for to in follows) + 1
-        owed = [
-            visited * chance / sum(chances) - taken[at, to]
-            for chance, to in zip(chances, follows, strict=True)
-        ]
-        best = max(range(len(follows)), key=owed.__getitem__)
-        taken[at, follows[best]] += 1
+        best, after = 0, follows[at]
+        if len(after) > 1:
+            visited = sum(taken[at, to] for to in after) + 1
+            owed = [
+                visited * chance / total - taken[at, to]
+                for chance, to in zip(chances[at], after, strict=True)
+            ]
+            best = max(range(len(after)), key=owed.__getitem__)
+            taken[at, after[best]] += 1
         if segments[at].code[-1].name in BRANCHES:
-            clocks[at] += warp.branch(branch[best > 0 or len(follows) == 1], by_line[at])
-        at = follows[best]
-    seen = np.maximum(visits, 1)
-    for number in np.flatnonzero(visits == 0):
-        clocks[number] = _Warp().run(steps[number], by_line[number])
-    lines = [
-        {line: spent / seen[number] for line, spent in found.items()}
-        for number, found in enumerate(by_line)
+            warp.branch(branch[best > 0 or len(after) == 1], by_line[at])
+        at = after[best]
+    for number, visited in enumerate(visits):
+        if not visited:
+            _Warp().run(steps[number], by_line[number])
+    return [
+        {line: spent / max(visited, 1) for line, spent in found.items()}
+        for found, visited in zip(by_line, visits, strict=True)
     ]
-    return Chain(clocks / seen, tuple(lines))
 
 
 class _Step(NamedTuple):
@@ -162,9 +152,9 @@ class _Warp:
         self.memory = 0.0  # when the memory pipe is free
         self.copies, self.groups = 0.0, deque(maxlen=16)  # of cp.async: when they have arrived
 
-    def run(self, steps: list[_Step], by_line: dict[int, float], visit: int = 1) -> float:
-        """Run a segment and return its clocks. visit: number of the times that it ran."""
-        begin = now = self.now
+    def run(self, steps: list[_Step], by_line: dict[int, float], visit: int = 1) -> None:
+        """Run a segment. visit: number of the times that it ran."""
+        now = self.now
         free, owner, memory = self.free, self.owner, self.memory
         for code, latency, passes, waits, sets, frees, spent, line, copies, rate in steps:
             for board in waits:
@@ -185,13 +175,11 @@ class _Warp:
             by_line[line] += spent
             now += spent
         self.now, self.memory, self.line = now, memory, line
-        return now - begin
 
-    def branch(self, spent: float, by_line: dict[int, float]) -> float:
-        """Spend clocks on the branch that was the last instruction, and return them."""
+    def branch(self, spent: float, by_line: dict[int, float]) -> None:
+        """Spend clocks on the branch that was the last instruction."""
         by_line[self.line] += spent
         self.now += spent
-        return spent
 
     def _copy(self, code: Code, latency: float, passes: float, by_line: dict[int, float]) -> None:
         """cp.async: a copy, the end of a group, or a wait for one."""

@@ -33,7 +33,7 @@ from .memory.traffic import (
     shares_of,
 )
 from .schedule import MEETINGS, Latency, walk
-from .warps import Unevenness, longest_warps
+from .warps import Unevenness, WarpShares
 
 UNITS = tuple("issue fma alu fp64 mufu tensor memory fill send constant together".split())
 _COLUMN = {unit: number for number, unit in enumerate(UNITS)}
@@ -52,6 +52,7 @@ FAR_ATOMIC = 3.0  # clocks of an SM for a sector of an atomic on another block o
 L2_SPREAD, DRAM_SPREAD = 19.0, 168.0
 PIECES_OF_LINE = LINE_SECTORS // PIECE_SECTORS  # of DRAM
 ONE_SECTOR = 1.01  # of a request: its warps load one place, moved along from one to the next
+LOADS = ("global load", "async copy")  # whose latency depends on DRAM's
 STEP_CLOCKS = 100.0  # of DRAM's latency, by which the chain is walked again
 _WIDE = {64: 1.07, 128: 2.16}  # clocks of a wide load of shared memory whose lanes read one place
 _INDEXED = re.compile(r"c\[0x[1-9a-f]\w*\]\[R\d")  # bank 0 has the parameters
@@ -171,16 +172,16 @@ def work_of(
     def passes(code: Code) -> float:
         return units[id(code)].get("memory", 0.0) + units[id(code)].get("constant", 0.0)
 
-    def chain(of: GpuConstants) -> tuple[dict[int, float], ...]:
-        def latency(code: Code) -> Latency:
-            return latency_of(code, traffic, of, dram.share)
+    latencies = {id(code): latency_of(code, traffic, gpu, dram.share) for _, code in every}
+    shares = WarpShares(segments, counted)
 
-        walked = walk(segments, edges, latency, passes).by_line
+    def chain(latencies: dict[int, Latency]) -> tuple[dict[int, float], ...]:
+        walked = walk(segments, edges, lambda code: latencies[id(code)], passes)
         of_warp = tuple(
             {line: clocks * times for line, clocks in of_segment.items()}
             for of_segment, times in zip(walked, each, strict=True)
         )
-        return longest_warps(segments, of_warp, counted)
+        return shares.longest(of_warp)
 
     each = counts / (blocks * warps)
     clocks, idle = np.zeros((len(every), len(UNITS))), 0.0
@@ -204,10 +205,14 @@ def work_of(
         l2_bytes[line] += share * reuse.stored * gpu.l2_gbps
     for at, code in every:
         l2_bytes[code.line] = l2_bytes.get(code.line, 0.0) + counts[at] * local_bytes(code)
-    longest, by_number = chain(gpu)
+    longest, by_number = chain(latencies)
     waits = tuple({} for _ in segments)
     if dram.share.outside or dram.share.again:
-        then, _ = chain(replace(gpu, dram_clocks=gpu.dram_clocks + STEP_CLOCKS))
+        far = replace(gpu, dram_clocks=gpu.dram_clocks + STEP_CLOCKS)
+        loads = (code for _, code in every if KINDS.get(code.name) in LOADS)
+        then, _ = chain(
+            latencies | {id(code): latency_of(code, traffic, far, dram.share) for code in loads}
+        )
         waits = tuple(
             {line: max(0.0, after[line] - before.get(line, 0.0)) / STEP_CLOCKS for line in after}
             for before, after in zip(longest, then, strict=True)
@@ -332,7 +337,7 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: Dram
     """Clocks from the issue of an instruction to its result."""
     kind, line = KINDS.get(code.name, ""), code.line
     near = gpu.shared_clocks
-    if kind in ("global load", "async copy"):
+    if kind in LOADS:
         return load_latency(traffic, code, gpu, dram_share)
     if kind in ("shared load", "shared atomic", "shared store"):
         clocks = near + traffic.per_request(line, kind) - 1

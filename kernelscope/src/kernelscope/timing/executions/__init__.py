@@ -10,7 +10,7 @@ of them, anchors the equations of both; system adds those of the flow between se
 solved by least_squares.
 """
 
-from .counts import BlockPlace, PtxCounts, loads_of, of_one_kind, with_spaces
+from .counts import NOWHERE, BlockPlace, PtxCounts, loads_of, of_one_kind, with_spaces
 from .kinds import KINDS, bits_of, bits_of_code, has_slow_path, is_swap
 from .places import Places, places_of, steps_that_yield
 from .system import executions

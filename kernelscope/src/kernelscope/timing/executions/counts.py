@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -32,7 +32,10 @@ class BlockPlace:
     above: int = 0
 
 
-@dataclass(frozen=True)
+NOWHERE = BlockPlace()
+
+
+@dataclass(eq=False)  # not frozen: one is made for each instruction of a launch
 class PtxCounts:
     """One PTX instruction: its line, how often warps executed it, and the counts of Counters.
 
@@ -52,7 +55,7 @@ class PtxCounts:
     executions: int
     counts: Counter
     merged: bool  # into another shared access
-    place: BlockPlace = BlockPlace()
+    place: BlockPlace = NOWHERE
     l1_missing: float = 1.0
     l1_waiting: float = 1.0
     first_bytes: float | None = None
@@ -70,35 +73,19 @@ class PtxCounts:
     @cached_property
     def kind(self) -> str:
         """As of KINDS; "" where machine code has no single instruction for it."""
-        parts = self.instruction.opcode.split(".")
-        if self.counts["tensor_instructions"]:
+        of = self.counts.get
+        if of("tensor_instructions"):
             return "tensor"
-        if self.counts["async_copy_requests"]:
+        if of("async_copy_requests"):
             return "async copy"
-        if self.counts["constant_load_passes"] > self.executions:  # addresses of a warp differ
+        if of("constant_load_passes", 0) > self.executions:  # addresses of a warp differ
             return "constant load"
-        if self.counts["far_atomic_sectors"]:  # ATOM does it, as of global memory
+        if of("far_atomic_sectors"):  # ATOM does it, as of global memory
             return "global atomic"
         for counter, kind in _REQUESTS:
-            if counter in self.counts and self.counts[counter]:
+            if of(counter):
                 return kind
-        if not self.executions and parts[0] in _WAYS:  # it never ran
-            space = next((part for part in parts if part in ("global", "shared", "local")), "")
-            return f"{space} {_WAYS[parts[0]]}" if space else ""
-        if has_slow_path(self.instruction.opcode) and parts[-1] == "f32":
-            return {"div": "division", "sqrt": "mufu"}.get(parts[0], "")
-        if parts[0] in ("fma", "mul", "add", "sub") and parts[-1] in ("f32", "f64"):
-            return "float32" if parts[-1] == "f32" else "float64"
-        if parts[0] in ("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"):
-            return "mufu" if "approx" in parts else ""
-        if parts == ["popc", "b32"]:
-            return "popc"
-        return {"bar": "barrier", "barrier": "barrier", "shfl": "shuffle"}.get(parts[0], "")
-
-    @cached_property
-    def by_warps(self) -> int:
-        """The sum of of_warps."""
-        return int(self.of_warps.sum())
+        return _kind_of(self.instruction.opcode, bool(self.executions))
 
     @property
     def is_of_wmma(self) -> bool:
@@ -113,6 +100,24 @@ class PtxCounts:
         if self.kind == "shared atomic" and is_swap(self.instruction):
             return self.counts["swaps"]
         return self.executions
+
+
+@lru_cache(maxsize=4096)
+def _kind_of(opcode: str, ran: bool) -> str:
+    """The kind of an instruction that has made no requests."""
+    parts = opcode.split(".")
+    if not ran and parts[0] in _WAYS:
+        space = next((part for part in parts if part in ("global", "shared", "local")), "")
+        return f"{space} {_WAYS[parts[0]]}" if space else ""
+    if has_slow_path(opcode) and parts[-1] == "f32":
+        return {"div": "division", "sqrt": "mufu"}.get(parts[0], "")
+    if parts[0] in ("fma", "mul", "add", "sub") and parts[-1] in ("f32", "f64"):
+        return "float32" if parts[-1] == "f32" else "float64"
+    if parts[0] in ("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"):
+        return "mufu" if "approx" in parts else ""
+    if parts == ["popc", "b32"]:
+        return "popc"
+    return {"bar": "barrier", "barrier": "barrier", "shfl": "shuffle"}.get(parts[0], "")
 
 
 def with_spaces(segments, counted: Iterable[PtxCounts]) -> tuple[Segment, ...]:

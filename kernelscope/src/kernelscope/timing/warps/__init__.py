@@ -5,6 +5,6 @@ and the blocks of a grid that others wait for.
 """
 
 from .apart import TURNS, Apart
-from .uneven import LongestWarps, Unevenness, longest_warps, unevenness
+from .uneven import LongestWarps, Unevenness, WarpShares, unevenness
 
-__all__ = ["TURNS", "Apart", "LongestWarps", "Unevenness", "longest_warps", "unevenness"]
+__all__ = ["TURNS", "Apart", "LongestWarps", "Unevenness", "WarpShares", "unevenness"]

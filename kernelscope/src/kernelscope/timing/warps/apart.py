@@ -14,7 +14,7 @@ import numpy as np
 
 from ...events import Access, InstructionEvent
 from ...ptx.syntax import Instruction
-from ..executions import BlockPlace, Places
+from ..executions import NOWHERE, Places
 from ..memory.caches import starts_of
 
 TURNS = 2  # steps in which lanes yield, of which those in one go on together
@@ -94,7 +94,7 @@ class Apart:
         if waits or event.members is not None:
             self._left[lanes] = self._behind[lanes] = self._yielded[lanes] = 0
         else:
-            place = self._blocks.get(id(event.instruction), BlockPlace())
+            place = self._blocks.get(id(event.instruction), NOWHERE)
             behind = self._behind[lanes] & self._stays(place.block)
             met = lanes[(behind == 0) & (self._left[lanes] > 0)]
             self._behind[lanes] = behind

@@ -103,18 +103,20 @@ class LongestWarps:
 
     def __init__(self, warps: int):
         self._row: dict[int, int] = {}  # of an instruction, by its id
-        self._of_warps = np.zeros((0, warps), np.int64)
+        self._of_warps, self._none = np.zeros((0, warps), np.int64), np.zeros(warps, np.int64)
         self._of_longest = np.zeros(0, np.int64)
 
-    def of_warps(self, instruction: int) -> np.ndarray:
-        """Return (warps,) executions of an instruction, summed over blocks."""
+    def shares(self, instruction: int, ran: int) -> tuple[np.ndarray, int]:
+        """Return ((warps,) executions of an instruction, those by the longest warps), both summed
+        over blocks. ran: the executions by all warps, those together too.
+        """
         row = self._row.get(instruction)
-        return np.zeros_like(self._before[0]) if row is None else self._of_warps[row]
-
-    def of_longest(self, instruction: int) -> int:
-        """Return the executions of an instruction by the longest warps."""
-        row = self._row.get(instruction)
-        return 0 if row is None else int(self._of_longest[row])
+        of_warps, longest = self._none, 0
+        if row is not None:
+            of_warps, longest = self._of_warps[row], int(self._of_longest[row])
+            ran -= int(of_warps.sum())
+        by_all = ran // of_warps.size  # by all warps together
+        return of_warps + by_all, longest + by_all
 
     def begin(self, machine: MachineView) -> None:
         """A chunk of blocks."""
@@ -191,56 +193,72 @@ class LongestWarps:
             )
 
 
-def longest_warps(
-    segments: tuple[Segment, ...],
-    chain: tuple[dict[int, float], ...],
-    counted: Iterable[PtxCounts],
-) -> tuple[tuple[dict[int, float], ...], float]:
-    """Return (the chain of the longest warps, the most instructions of a block's warp over the
-    mean), by a warp's number in its block.
+class WarpShares:
+    """How often each warp of a block runs each segment: as often as the PTX that it is made of.
 
-    chain: by segment, clocks of a mean warp by line. Between barriers it becomes that of the warp
-    which takes longest there: each runs a segment as often as the PTX that it is made of; or of
-    those that are the longest in turns, if that is more.
+    counted: the kernel's PTX instructions; without executions by each warp all warps are alike.
     """
-    known = {one.origin: one for one in counted if one.of_warps is not None}
-    if not known:
-        return chain, 1.0
-    everything = sum(one.of_warps for one in known.values())
-    parts = _between_barriers(segments)
-    times: defaultdict[int, float] = defaultdict(float)
-    in_turns: defaultdict[int, float] = defaultdict(float)
-    shares = [_share(segment, known) for segment in segments]
-    for by_line, (share, turns), part in zip(chain, shares, parts, strict=True):
-        clocks = sum(by_line.values())
-        times[part] = times[part] + clocks * share
-        in_turns[part] += clocks * turns
-    found, most = [], everything.max()
-    of_longest = sum(one.of_longest for one in known.values())
-    for by_line, (share, turns), part in zip(chain, shares, parts, strict=True):
-        own = float(share[np.argmax(times[part])]) if np.ndim(share) else share
-        if in_turns[part] > np.max(times[part]):
-            own, most = turns, max(most, of_longest)
-        found.append({line: own * clocks for line, clocks in by_line.items()})
-    return tuple(found), float(most / everything.mean())
 
+    def __init__(self, segments: tuple[Segment, ...], counted: Iterable[PtxCounts]):
+        known = [one for one in counted if one.of_warps is not None]
+        self._rows = {one.origin: row for row, one in enumerate(known)}
+        if not known:
+            return
+        self._of_warps = np.array([one.of_warps for one in known])
+        self._of_longest = [one.of_longest for one in known]
+        self._totals = self._of_warps.sum(1).tolist()
+        self._of_segments = [self._share(segment) for segment in segments]
+        self._parts = _between_barriers(segments)
 
-def _share(segment: Segment, known: dict[int, PtxCounts]) -> tuple[np.ndarray | float, float]:
-    """(how often each warp runs a segment, how often those that are the longest in turns do), over
-    the mean. What is guarded is issued by all warps; what runs far more often than others, ptxas
-    has moved out of a loop.
-    """
-    own = [
-        known[code.origin]
-        for code in segment.code
-        if code.origin in known and not (code.guarded or code.called)
-    ]
-    most = _FAR_MORE * median(one.by_warps for one in own) if own else 0.0
-    own = [one for one in own if one.by_warps <= most]
-    total = sum(one.of_warps for one in own)
-    if not np.any(total):
-        return 1.0, 1.0
-    return total / total.mean(), float(sum(one.of_longest for one in own) / total.mean())
+    def longest(
+        self, chain: tuple[dict[int, float], ...]
+    ) -> tuple[tuple[dict[int, float], ...], float]:
+        """Return (the chain of the longest warps, the most instructions of a block's warp over the
+        mean), by a warp's number in its block.
+
+        chain: by segment, clocks of a mean warp by line. Between barriers it becomes that of the
+        warp which takes longest there, or of those that are the longest in turns, if that is more.
+        """
+        if not self._rows:
+            return chain, 1.0
+        everything = self._of_warps.sum(0)
+        times: defaultdict[int, float] = defaultdict(float)
+        in_turns: defaultdict[int, float] = defaultdict(float)
+        for by_line, (share, turns), part in zip(
+            chain, self._of_segments, self._parts, strict=True
+        ):
+            clocks = sum(by_line.values())
+            times[part] = times[part] + clocks * share
+            in_turns[part] += clocks * turns
+        found, most = [], everything.max()
+        of_longest = sum(self._of_longest)
+        for by_line, (share, turns), part in zip(
+            chain, self._of_segments, self._parts, strict=True
+        ):
+            own = float(share[np.argmax(times[part])]) if np.ndim(share) else share
+            if in_turns[part] > np.max(times[part]):
+                own, most = turns, max(most, of_longest)
+            found.append({line: own * clocks for line, clocks in by_line.items()})
+        return tuple(found), float(most / everything.mean())
+
+    def _share(self, segment: Segment) -> tuple[np.ndarray | float, float]:
+        """(how often each warp runs a segment, how often those that are the longest in turns do),
+        over the mean. What is guarded is issued by all warps; what runs far more often than others,
+        ptxas has moved out of a loop.
+        """
+        own = [
+            self._rows[code.origin]
+            for code in segment.code
+            if code.origin in self._rows and not (code.guarded or code.called)
+        ]
+        if not own:
+            return 1.0, 1.0
+        most = _FAR_MORE * median(self._totals[row] for row in own)
+        own = [row for row in own if self._totals[row] <= most]
+        total = self._of_warps[own].sum(0)
+        if not total.any():
+            return 1.0, 1.0
+        return total / total.mean(), float(sum(self._of_longest[row] for row in own) / total.mean())
 
 
 def _between_barriers(segments: tuple[Segment, ...]) -> list[int]:

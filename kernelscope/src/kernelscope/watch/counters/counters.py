@@ -9,6 +9,7 @@ sectors do not depend on that.
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from kernelscope.events import (
@@ -109,6 +110,21 @@ def tensor_instructions(parts: list[str]) -> int:
     return max(1, m * n // _TENSOR_SUMS) * (2 if split else 1)
 
 
+@lru_cache(maxsize=4096)
+def _counted_as(opcode: str) -> tuple[str, int]:
+    """(The counter of an instruction's executions, or lanes, by itself; how many each is of it)."""
+    parts = opcode.split(".")
+    if parts[0] == "fma" and parts[-1] == "f32":
+        return "ffma_thread_instructions", 1
+    if parts[0] in ("bar", "barrier") and not {"warp", "cluster"} & set(parts):
+        return "barriers", 1
+    of_warp = tensor_instructions(parts)
+    if of_warp:
+        return "tensor_instructions", of_warp
+    alone = {"shfl": "shuffle_instructions", "bra": "branches", "brx": "branches"}
+    return alone.get(parts[0], ""), 1
+
+
 class _Row:
     """One instruction's counts. It keeps the instruction alive, whose id is its key."""
 
@@ -137,20 +153,13 @@ class _Row:
         self.patterns: dict[tuple[str, int], Pattern] = {}
 
     def total(self) -> Counter[str]:
-        opcode = self.instruction.opcode
         counts = Counter(self.counts)
         counts["instructions"] = self.executions
         counts["thread_instructions"] = self.threads
-        parts = opcode.split(".")
-        if parts[0] == "fma" and parts[-1] == "f32":
-            counts["ffma_thread_instructions"] = self.threads
-        if parts[0] in ("bar", "barrier") and not {"warp", "cluster"} & set(parts):
-            counts["barriers"] = self.executions
-        if parts[0] == "shfl":
-            counts["shuffle_instructions"] = self.executions
-        if parts[0] in ("bra", "brx"):
-            counts["branches"] = self.executions
-        counts["tensor_instructions"] = self.executions * tensor_instructions(parts)
+        name, of_warp = _counted_as(self.instruction.opcode)
+        if name:
+            by_lanes = name == "ffma_thread_instructions"
+            counts[name] = self.threads if by_lanes else of_warp * self.executions
         return counts
 
 
@@ -191,7 +200,8 @@ class Counters(Observer):
         self._kernels: dict[tuple[int, str], _Kernel] = {}
         self._current: _Kernel | None = None
         self._bytes: TouchedBytes | None = None
-        self._lanes: Lanes | None = None
+        self._lanes: Lanes | None = None  # the last that were cut, and those before them
+        self._lanes_before: Lanes | None = None
         self._recent: dict[tuple[str, int], list[Pattern]] = {}
         self._pending: dict[int, Pattern] = {}
 
@@ -292,7 +302,7 @@ class Counters(Observer):
                 self._current.unique[line].update(self._unique_bytes(line))
             for row in self._current.rows.values():
                 row.patterns.clear()
-        self._bytes, self._lanes = None, None
+        self._bytes = self._lanes = self._lanes_before = None
         self._recent.clear()
 
     def rows_of(self, launch: Launch) -> list[tuple[Instruction, int, int, Counter, bool]]:
@@ -364,9 +374,13 @@ class Counters(Observer):
         return row
 
     def _cut(self, lanes: np.ndarray) -> Lanes:
-        if self._lanes is None or self._lanes.lanes is not lanes:
-            self._lanes = Lanes(lanes)
-        return self._lanes
+        found = self._lanes
+        if found is None or found.lanes is not lanes:
+            # a guarded access has lanes of its own; behind it come those of all again
+            before, self._lanes_before = self._lanes_before, found
+            known = before is not None and before.lanes is lanes
+            self._lanes = found = before if known else Lanes(lanes)
+        return found
 
     def _access(self, row: _Row, access: Access) -> None:
         address, lanes = access.address, access.lanes
