@@ -342,13 +342,21 @@ def test_some_warps_are_of_all_places_in_a_block(warps, of_block):
 
 def test_lookups_of_many_loads_follow_those_of_each_fourth():
     """A line for each lane, then one for all: loads between have what one before them had."""
-    lookups, lanes = Lookups(1), np.arange(32)
+    lookups, later, lanes = Lookups(1), Lookups(1), np.arange(32)
     address = [np.uint64(size) * lanes.astype(np.uint64) for size in (128, 4)]
     apart, together = (Pattern(Lanes(lanes), one) for one in address)
-    found = [lookups.of_load(1, 4, apart, 0) for _ in range(OFTEN + 9)]
+
+    def clocks(pattern):
+        before = lookups.totals().get(1, 0.0)
+        lookups.add(1, 4, pattern, 0, 1)
+        later.add(1, 4, pattern, 0, 1)
+        return lookups.totals()[1] - before
+
+    found = [clocks(apart) for _ in range(OFTEN + 9)]
     assert {*found} == {lookups_of(address[0][None], 4)} and found[0] > 1
-    after = [lookups.of_load(1, 4, together, 0) for _ in range(8)]
+    after = [clocks(together) for _ in range(8)]
     assert after[0] == found[0] and after[-4:] == [1.0] * 4
+    assert later.totals() == {1: sum(found + after)}
 
 
 @pytest.mark.parametrize("warps", [3, 120])
@@ -360,11 +368,11 @@ def test_lookups_of_a_load_moved_along_are_those_of_its_addresses(size, warps):
     address = (size * random.integers(0, 1 << 20, lanes.size)).astype(np.uint64)
     lookups, pattern = Lookups(3), Pattern(Lanes(lanes), address)
     some = some_warps(np.arange(warps), 3)
-    found = set()
+    found = {}
     for delta in (0, 128, 128 * 77, size, 128 * 5 + size, -size):
         moved = address + np.uint64(1 << 30) + np.uint64(delta % 2**64)
         rows = Lanes(lanes).rows(moved, 32)[some]
         expected = lookups_of(rows, size) / len(rows)
-        assert lookups.of_load(1, size, pattern, (1 << 30) + delta) == expected
-        found.add(expected)
-    assert len(found) > 1
+        lookups.add(delta, size, pattern, (1 << 30) + delta, 3)
+        found[delta] = 3 * expected
+    assert lookups.totals() == found and len({*found.values()}) > 1

@@ -14,7 +14,7 @@ from ..ptx.source_module import SourceModule
 from ..watch.counters.atomics import count_atomic_sectors
 from ..watch.counters.counters import Counters
 from ..watch.counters.patterns import TouchedBytes
-from ..watch.counters.traffic import Lanes
+from ..watch.counters.traffic import LINE_BYTES, Lanes, count_addresses
 from .estimate import estimated
 from .executions import (
     NOWHERE,
@@ -29,7 +29,6 @@ from .gpus import GpuConstants, gpu
 from .machine_code import machine_code, numbers_of
 from .memory.atomics import HotLines, SharedSwaps
 from .memory.caches import (
-    LINE_SECTORS,
     PIECE_BYTES,
     SECTOR_BYTES,
     SectorStreams,
@@ -44,7 +43,6 @@ from .results import match_values, slow_paths
 from .warps import Apart, LongestWarps, Unevenness, unevenness
 from .work import LaunchShape, l1_lines, resident_blocks, work_of
 
-LINE_BYTES = SECTOR_BYTES * LINE_SECTORS
 LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds no others open
 GROUPS = 16  # of neighbouring blocks that stand for a large grid
 MORE, NEARLY = 4, 0.02  # so many times as many where the mean of their work may be off by as much
@@ -75,8 +73,6 @@ class Time(Counters):
     Raises:
         UnknownNameError: there is no such GPU.
     """
-
-    with_lines = True
 
     def __init__(self, gpu: str | GpuConstants = "h200", blocks: int | None = None):
         super().__init__()
@@ -153,7 +149,7 @@ class Time(Counters):
         self._stretch, self._at = 0, 0  # of straight code: its number, place of the instruction
         self._run, self._run_of, self._stored_at = 0, 0, 0  # of stores beside each other
         self._lookups = Lookups(launch.warps)
-        self._asked = _asked_more(launch.source)
+        self._asked = _asked_more(launch.source) | self._apart.exits.keys()
         self._longest = LongestWarps(launch.warps)
         self._numbers: list[np.ndarray] = []  # of the blocks that ran
         self._work_of_warps: list[np.ndarray] = []
@@ -187,22 +183,24 @@ class Time(Counters):
         return self._longest.work() + self._common
 
     def instruction(self, event: InstructionEvent) -> None:
-        one = event.instruction
+        one, apart = event.instruction, self._apart
+        key = id(one)
         self._events += 1
         self._stretch += one.index <= self._at  # a loop goes back
         self._at = one.index
-        if self._apart.concerns(one):
-            for part in self._apart.parts(event):
+        if apart.any or key in apart.steps:
+            for part in apart.parts(event):
                 self._count(part)
         else:
             self._count(event)
-        if event.taken is not None:
-            self._apart.leave(event)
-        if id(one) in self._asked:
+        if key in self._asked:
             self._ask_more(event)
 
     def _ask_more(self, event: InstructionEvent) -> None:
         """Count what the addresses and results say besides."""
+        if id(event.instruction) in self._apart.exits:
+            self._apart.leave(event)
+            return
         counts = self._row(event.instruction, event.line).counts
         for access in event.accesses:
             if access.space == "shared" and access.kind == "atomic" and is_swap(event.instruction):
@@ -217,7 +215,7 @@ class Time(Counters):
     def _count(self, event: InstructionEvent) -> None:
         """Count the instruction of lanes that run it together."""
         super().instruction(event)
-        lanes = self._cut(event.lanes)
+        lanes = self._running
         if lanes.full and lanes.size == self._lanes_of_all:
             self._common += 1
         else:
@@ -227,27 +225,36 @@ class Time(Counters):
         self._met = super()._pattern(row, access, address, lanes)
         return self._met
 
+    def _constant(self, row, address, lanes) -> None:
+        if row.instruction.opcode.startswith("ld.const"):
+            row.counts["constant_load_passes"] += count_addresses(self._cut(lanes), address)
+
     def _global(self, row, access, address, lanes, requests: int) -> None:
-        before = row.counts["global_load_lines"]
         super()._global(row, access, address, lanes, requests)
-        if row.counts["global_load_lines"] - before > requests:
-            looked_up = self._lookups.of_load(id(row), access.size, *self._met)
-            row.counts["l1_lookups"] += looked_up * requests
-        elif access.kind == "load":
-            row.counts["l1_lookups"] += requests
-        if access.kind != "atomic":
-            row.counts[f"global_{access.kind}_bytes"] += self._met[0].addresses * access.size
-        if access.kind == "store":
-            reach = self._met[0].reach // SECTOR_BYTES + 1
-            if SEVERAL * reach <= requests:  # one lane for each warp and sector
-                of_warp = (lanes.astype(np.uint64) >> 5 << 44) + address // SECTOR_BYTES
-                _, one = np.unique(of_warp, return_index=True)
-                self._stored.add(lanes[one], address[one], self._first_lanes, floats=False)
-        if access.kind != "atomic":
-            self._follow(row.instruction, access)
-        else:
+        (pattern, delta), counts, size = self._met, row.counts, access.size
+        if access.kind == "atomic":
+            counts["global_atomic_lines"] += pattern.pieces(delta, LINE_BYTES)
             floats = row.instruction.opcode.rsplit(".", 1)[-1].startswith(("f", "bf"))
             self._hot.add(lanes, address, self._first_lanes, floats)
+            return
+        lines, passes = pattern.of_request(delta, size, access.kind)
+        if access.kind == "load":
+            if lines > requests:
+                self._lookups.add(id(row), size, pattern, delta, requests)
+            else:
+                counts["l1_lookups"] += requests
+            counts["global_load_lines"] += lines
+            counts["global_load_passes"] += passes
+            counts["global_load_bytes"] += pattern.addresses * size
+        else:
+            counts["global_store_lines"] += lines
+            counts["global_store_passes"] += passes
+            counts["global_store_bytes"] += pattern.addresses * size
+            if SEVERAL * (pattern.reach // SECTOR_BYTES + 1) <= requests:
+                of_warp = (lanes.astype(np.uint64) >> 5 << 44) + address // SECTOR_BYTES
+                _, one = np.unique(of_warp, return_index=True)  # a lane for each warp and sector
+                self._stored.add(lanes[one], address[one], self._first_lanes, floats=False)
+        self._follow(row.instruction, access)
 
     def _shared(self, row, access, address, lanes, requests: int) -> None:
         super()._shared(row, access, address, lanes, requests)
@@ -285,6 +292,9 @@ class Time(Counters):
 
     def launch_finished(self, launch: Launch) -> None:
         super().launch_finished(launch)
+        rows = {id(row): row for row in self._current.rows.values()}
+        for key, clocks in self._lookups.totals().items():
+            rows[key].counts["l1_lookups"] += clocks
         self.launches.append(self._predict(launch))
         file = launch.source.source_name.rsplit("/", 1)[-1]
         self._sources.append((file, launch.source_lines))

@@ -1,5 +1,7 @@
 """What follows from the results of instructions: slow paths of divisions, values of a match."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from ..events import InstructionEvent
@@ -22,12 +24,19 @@ def slow_paths(event: InstructionEvent) -> int:
     )
     if result is None:
         return 0
-    root, *_, kind = event.instruction.opcode.split(".")
-    result = np.abs(np.asarray(result).view(f"f{int(kind[1:]) // 8}"))
-    slow = ~((result >= LEAST_FAST[kind][root]) & (result < np.inf))
-    if not slow.any():
+    dtype, least = _fast(event.instruction.opcode)
+    result = np.abs(np.asarray(result).view(dtype))
+    fast = (result >= least) & (result < np.inf)
+    if fast.all():
         return 0
-    return np.unique(event.lanes[np.broadcast_to(slow, event.lanes.shape)] >> 5).size
+    return np.unique(event.lanes[~np.broadcast_to(fast, event.lanes.shape)] >> 5).size
+
+
+@lru_cache(maxsize=64)
+def _fast(opcode: str) -> tuple[np.dtype, float]:
+    """(The type of an operation's results, the least one of its fast path)."""
+    root, *_, kind = opcode.split(".")
+    return np.dtype(f"f{int(kind[1:]) // 8}"), LEAST_FAST[kind][root]
 
 
 def match_values(event: InstructionEvent) -> int:

@@ -57,7 +57,8 @@ def walk(
     """Walk from the first segment to an end, again and again until every frequent one was seen.
 
     Return for each segment, of one run of it by a warp alone, the clocks that wait for, or are
-    spent on, each line. latency: clocks until a result; passes: clocks of the memory pipe, in which requests queue.
+    spent on, each line. latency: clocks until a result; passes: clocks of the memory pipe, in which
+    requests queue.
     """
     rates = itertools.cycle(_RATES)
     steps = []

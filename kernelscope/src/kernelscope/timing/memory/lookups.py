@@ -1,5 +1,7 @@
 """Which lines L1 looks up for a load, and in how many clocks: by banks of tags and of data."""
 
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from math import gcd
 from weakref import WeakKeyDictionary
 
@@ -25,6 +27,7 @@ def _banks(of_bit: tuple[int, ...]) -> np.ndarray:
 
 _BANK_OF = (0, _banks(_OF_BIT[:11])), (11, _banks(_OF_BIT[11:]))  # of a number shifted by as much
 OFTEN = 64  # loads of an instruction whose lines are looked up, each
+MOST_WAITING = 1 << 18  # lines that wait to be looked up
 LOOKED_UP = 32  # warps of a load, of all that do it together, whose lines are looked up
 
 
@@ -43,19 +46,24 @@ class Lookups:
     """Lines that L1 looks up for a load, one after another. warps: of a block.
 
     Of an instruction's first OFTEN loads, of all blocks of a chunk, and of each fourth one; those
-    between are taken to need as many.
+    between are taken to need as many. Loads of one form are looked up together, later.
     """
 
     def __init__(self, warps: int):
         self._of_block = warps
-        self._of_load: dict[int, tuple[int, float]] = {}
+        self._totals: Counter[int] = Counter()
+        self._loads: Counter[int] = Counter()
+        self._last: dict[int, _Load] = {}
         self._known: WeakKeyDictionary[Pattern, dict] = WeakKeyDictionary()
+        self._waiting: defaultdict[_Request, list[_Load]] = defaultdict(list)
+        self._lines = 0  # of those that wait
 
-    def of_load(self, key: int, size: int, pattern: Pattern, delta: int) -> float:
-        """Return the clocks of a request. key: of the instruction; size: bytes of a lane; pattern,
-        delta: addresses, moved along by so many bytes.
+    def add(self, key: int, size: int, pattern: Pattern, delta: int, requests: int) -> None:
+        """Add a load. key: of the instruction; size: bytes of a lane; pattern, delta: addresses,
+        moved along by so many bytes.
         """
-        times, found = self._of_load.get(key, (0, 0.0))
+        times = self._loads[key]
+        self._loads[key] = times + 1
         if times < OFTEN or times % 4 == 0:
             lines, rest = divmod(delta, LINE_BYTES)
             known = self._known.setdefault(pattern, {})
@@ -63,9 +71,40 @@ class Lookups:
             if form not in known:
                 some = some_warps(pattern.lanes.numbers, self._of_block)
                 known[form] = _Request(pattern.rows[some] + np.uint64(rest), size)
-            found = known[form].clocks(lines) / known[form].warps
-        self._of_load[key] = times + 1, found
-        return found
+            one = self._last[key] = _Load(key, lines)
+            self._waiting[known[form]].append(one)
+            self._lines += known[form].size
+        last = self._last[key]
+        if last.clocks is None:
+            last.requests += requests
+        else:
+            self._totals[key] += last.clocks * requests
+        if self._lines > MOST_WAITING:
+            self._look_up()
+
+    def totals(self) -> dict[int, float]:
+        """Return the clocks of each instruction's requests."""
+        self._look_up()
+        return self._totals
+
+    def _look_up(self) -> None:
+        for request, loads in self._waiting.items():
+            found = request.clocks(np.array([one.lines for one in loads]))
+            for one, clocks in zip(loads, found.tolist(), strict=True):
+                one.clocks = clocks / request.warps
+                self._totals[one.key] += one.clocks * one.requests
+        self._waiting.clear()
+        self._lines = 0
+
+
+@dataclass(slots=True)
+class _Load:
+    """A load that waits for its clocks. lines: by how many its form is moved along."""
+
+    key: int
+    lines: int
+    requests: int = 0
+    clocks: float | None = None  # of a request
 
 
 def lookups_of(rows: np.ndarray, size: int) -> int:
@@ -75,27 +114,30 @@ def lookups_of(rows: np.ndarray, size: int) -> int:
     rows: (warps, 32) uint64 addresses; size: bytes of a lane. More than 4 are read in several parts
     of a warp, and count elsewhere.
     """
-    return _Request(ascending(rows), size).clocks()
+    return int(_Request(ascending(rows), size).clocks(np.zeros(1, np.int64))[0])
 
 
 class _Request:
-    """A load as lookups_of takes it, each row ascending. warps: so many."""
+    """A load as lookups_of takes it, each row ascending. warps: so many; size: lines of them."""
 
     def __init__(self, rows: np.ndarray, size: int):
         self.warps = len(rows)
         self._lines, whose = _distinct(rows >> np.uint64(7))
+        self.size = self._lines.size
         self._first = _TAG_BANKS * whose  # place of its warp's first bank
         self._of_words = np.int64(0)
         if size <= 4:
             word, whose = _distinct(rows >> np.uint64(2))
             self._of_words = _fullest(32 * whose + word % 32, 32, self.warps)
 
-    def clocks(self, lines: int = 0) -> int:
-        """Return those of its warps together, if it is moved along by so many lines."""
-        line = self._lines + lines
+    def clocks(self, lines: np.ndarray) -> np.ndarray:
+        """(n,) clocks of its warps together, if it is moved along by each of n numbers of lines."""
+        line = lines[:, None] + self._lines
         low, high = (table[line >> shift & table.size - 1] for shift, table in _BANK_OF)
-        of_lines = _fullest(self._first + (low ^ high), _TAG_BANKS, self.warps)
-        return int(np.maximum(of_lines, self._of_words).sum())
+        count = lines.size * self.warps
+        first = _TAG_BANKS * self.warps * np.arange(lines.size)[:, None] + self._first
+        of_lines = _fullest((first + (low ^ high)).ravel(), _TAG_BANKS, count)
+        return np.maximum(of_lines.reshape(lines.size, -1), self._of_words).sum(1)
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

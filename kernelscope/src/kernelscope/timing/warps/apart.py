@@ -13,7 +13,6 @@ from functools import cache
 import numpy as np
 
 from ...events import Access, InstructionEvent
-from ...ptx.syntax import Instruction
 from ..executions import NOWHERE, Places
 from ..memory.caches import starts_of
 
@@ -25,13 +24,14 @@ class Apart:
     """The lanes of a chunk of blocks: when each left a loop, and how often it has yielded.
 
     steps: ids of the instructions that begin a step of a loop in which lanes yield. Those that
-    have yielded as often, or nearly, come to an instruction together.
+    have yielded as often, or nearly, come to an instruction together. exits: ids of branches that
+    may leave a loop. any: may some lanes of a warp be apart now?
     """
 
     def __init__(self, places: Places, steps: Collection[int] = ()):
         exits = list(places.exits.items())[:MOST_EXITS]
-        self._exits = {branch: (one, 1 << at) for at, (branch, one) in enumerate(exits)}
-        self._blocks, self._steps = places.blocks, steps
+        self.exits = {branch: (one, 1 << at) for at, (branch, one) in enumerate(exits)}
+        self._blocks, self.steps = places.blocks, steps
         self._stays = cache(self._stays_in)
         self.begin(0)
 
@@ -41,17 +41,11 @@ class Apart:
         self._behind = np.zeros(lanes, np.int64)  # a bit for each exit that it is behind
         self._yielded = np.zeros(lanes, np.int64)
         self._group = np.zeros(lanes, np.int64)
-        self._now, self._any = 0, False
-
-    def concerns(self, instruction: Instruction) -> bool:
-        """Return whether an instruction may come in parts."""
-        return self._any or id(instruction) in self._steps
+        self._now, self.any = 0, False
 
     def leave(self, event: InstructionEvent) -> None:
-        """Lanes leave a loop, if the event is a branch that does."""
-        leaving, bit = self._exits.get(id(event.instruction), (None, 0))
-        if leaving is None:
-            return
+        """Lanes leave a loop by one of the exits."""
+        leaving, bit = self.exits[id(event.instruction)]
         gone = event.lanes[np.broadcast_to(event.taken == leaving.taken, event.lanes.shape)]
         gone = gone[np.bincount(gone >> 5)[gone >> 5] < 32] if gone.size else gone  # no whole warps
         if gone.size:
@@ -59,15 +53,15 @@ class Apart:
             self._left[gone] = self._now + 1 + group  # those that were apart stay apart
             self._now += 1 + int(group.max())
             self._behind[gone] |= bit
-            self._any = True
+            self.any = True
 
     def parts(self, event: InstructionEvent) -> Iterator[InstructionEvent]:
-        """The event of an instruction that it concerns, in parts where lanes of a warp are apart:
-        one of each warp in each part.
+        """The event of one of the steps, or while any may be apart, in parts where lanes of a warp
+        are: one of each warp in each part.
         """
-        if id(event.instruction) in self._steps:
+        if id(event.instruction) in self.steps:
             self._yielded[event.lanes] += 1
-            self._any = True
+            self.any = True
         self._meet(event)
         lanes = event.lanes
         left, yielded, warp = self._left[lanes], self._yielded[lanes] // TURNS, lanes >> 5
@@ -101,13 +95,13 @@ class Apart:
             if not met.size:
                 return
             self._left[met] = 0
-        self._any = bool(self._left.any() or self._yielded.any())
+        self.any = bool(self._left.any() or self._yielded.any())
 
     def _stays_in(self, block: int) -> int:
         """Bits of the exits behind which lanes stay apart in a block, or in what it calls."""
         return sum(
             bit
-            for one, bit in self._exits.values()
+            for one, bit in self.exits.values()
             if block in one.blocks or block not in one.function
         )
 

@@ -28,10 +28,8 @@ from .line_table import KernelLines, LineTable
 from .merging import Merge, merges_of
 from .patterns import Pattern, TouchedBytes
 from .traffic import (
-    LINE_BYTES,
     PIECE_BYTES,
     Lanes,
-    count_addresses,
     count_bulk_sectors,
     count_copied_pieces,
     pieces_of_runs,
@@ -193,13 +191,12 @@ class Counters(Observer):
     Several launches add up; distinct bytes are counted for each launch and then added.
     """
 
-    with_lines = False  # for subclasses: also the lines of global requests, addresses of constants
-
     def __init__(self):
         super().__init__()
         self._kernels: dict[tuple[int, str], _Kernel] = {}
         self._current: _Kernel | None = None
         self._bytes: TouchedBytes | None = None
+        self._running: Lanes | None = None  # of the last instruction
         self._lanes: Lanes | None = None  # the last that were cut, and those before them
         self._lanes_before: Lanes | None = None
         self._recent: dict[tuple[str, int], list[Pattern]] = {}
@@ -302,7 +299,7 @@ class Counters(Observer):
                 self._current.unique[line].update(self._unique_bytes(line))
             for row in self._current.rows.values():
                 row.patterns.clear()
-        self._bytes = self._lanes = self._lanes_before = None
+        self._bytes = self._running = self._lanes = self._lanes_before = None
         self._recent.clear()
 
     def rows_of(self, launch: Launch) -> list[tuple[Instruction, int, int, Counter, bool]]:
@@ -326,15 +323,18 @@ class Counters(Observer):
 
     # -- instructions ---------------------------------------------------------------------------
     def instruction(self, event: InstructionEvent) -> None:
-        row = self._row(event.instruction, event.line)
-        lanes = self._cut(event.lanes)
+        row = self._current.rows.get(id(event.instruction))
+        if row is None:
+            row = self._row(event.instruction, event.line)
+        self._running = lanes = self._cut(event.lanes)
         row.executions += lanes.warps
         row.threads += lanes.size
-        if row.copy and event.accesses:
-            self._copy(row, event.accesses, lanes.warps)
-        else:
-            for access in event.accesses:
-                self._access(row, access)
+        if event.accesses:
+            if row.copy:
+                self._copy(row, event.accesses, lanes.warps)
+            else:
+                for access in event.accesses:
+                    self._access(row, access)
         if event.taken is not None and np.ndim(event.taken):
             row.counts["divergent_branches"] += lanes.mixed(event.taken)
 
@@ -387,8 +387,8 @@ class Counters(Observer):
         if access.valid is not None:  # refused accesses never reach memory
             address, lanes = address[access.valid], lanes[access.valid]
         if not lanes.size or not row.off_chip:
-            if lanes.size and self.with_lines and row.instruction.opcode.startswith("ld.const"):
-                row.counts["constant_load_passes"] += count_addresses(self._cut(lanes), address)
+            if lanes.size:
+                self._constant(row, address, lanes)
             return
         requests = self._cut(lanes).warps
         if row.mbarrier:
@@ -432,11 +432,6 @@ class Counters(Observer):
         found = pattern.atomic_sectors if access.kind == "atomic" else pattern.sectors
         row.counts[f"global_{access.kind}_requests"] += requests
         row.counts[f"global_{access.kind}_sectors"] += found(delta)
-        if self.with_lines:
-            row.counts[f"global_{access.kind}_lines"] += pattern.pieces(delta, LINE_BYTES)
-            if access.kind != "atomic":
-                passes, _ = pattern.wavefronts(delta, access.size, access.kind)
-                row.counts[f"global_{access.kind}_passes"] += passes
         if access.kind != "store":
             pattern.touch(row.line, "read", access.size, delta)
         if access.kind != "load":
@@ -444,6 +439,9 @@ class Counters(Observer):
         self._pending[id(pattern)] = pattern
         if len(self._pending) > _PENDING:
             self._mark_pending()
+
+    def _constant(self, row: _Row, address, lanes) -> None:
+        """A load of constants or parameters; for subclasses."""
 
     def _shared(self, row: _Row, access: Access, address, lanes, requests: int) -> None:
         if row.cluster:

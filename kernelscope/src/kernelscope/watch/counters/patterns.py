@@ -45,6 +45,7 @@ class Pattern:
         self._wavefronts: dict[tuple[int, str, int], tuple[int, int]] = {}
         self._before: dict[tuple[int, int], tuple[np.ndarray, np.ndarray, int]] = {}
         self._stored: dict[tuple[int, int, int], tuple[np.ndarray, int]] = {}
+        self._requests: dict[tuple[int, int, str], tuple[int, int]] = {}
         self.touched: dict[tuple[int, str, int], set[int]] = {}
 
     @staticmethod
@@ -152,6 +153,14 @@ class Pattern:
             self._wavefronts[key] = found
         return self._wavefronts[key]
 
+    def of_request(self, delta: int, size: int, kind: str) -> tuple[int, int]:
+        """(distinct lines, summed over warps; wavefronts) of a load or store of global memory."""
+        key = delta % LINE_BYTES, size, kind
+        if key not in self._requests:
+            wavefronts, _ = self.wavefronts(delta, size, kind)
+            self._requests[key] = self.pieces(delta, LINE_BYTES), wavefronts
+        return self._requests[key]
+
     def touch(self, line: int, how: str, size: int, delta: int) -> None:
         self.touched.setdefault((line, how, size), set()).add(delta)
 
@@ -165,6 +174,7 @@ class TouchedBytes:
     def __init__(self, stretches):
         self.packed = Packed(stretches)
         self.maps: dict[tuple[int, str], np.ndarray] = {}
+        self._of_all: dict[str, np.ndarray] = {}  # the same of all lines
         self._pages = np.zeros(0, bool)
 
     def mark(self, pattern: Pattern) -> None:
@@ -185,6 +195,7 @@ class TouchedBytes:
             self._mark(line, how, address, size)
 
     def _mark(self, line: int, how: str, address: np.ndarray, size: int) -> None:
+        self._of_all.clear()
         position = self.packed.positions(address.view(np.int64))
         touched = self.maps[line, how] = self._grown(self.maps.get((line, how), _NONE))
         self._met(int(position.min()), int(position.max()) + size)
@@ -202,22 +213,37 @@ class TouchedBytes:
             self._pages = np.append(self._pages, np.zeros(more, bool))
         self._pages[first // _PAGE : (end - 1) // _PAGE + 1] = True
 
-    def _any(self, maps: list[np.ndarray], first: int, count: int, size: int) -> np.ndarray:
+    def _stretches(self) -> list[slice]:
+        """The positions of pages of which something may be touched."""
+        edges = np.flatnonzero(np.diff(self._pages, prepend=False, append=False)) * _PAGE
+        return [slice(*two) for two in edges.reshape(-1, 2).tolist()]
+
+    def _map(self, how: str, line: int | None) -> np.ndarray:
+        """What one line has "read" or "written", or all."""
+        maps = [m for (at, kind), m in self.maps.items() if kind == how and line in (None, at)]
+        if len(maps) < 2:
+            return maps[0] if maps else _NONE
+        if how not in self._of_all:
+            found = self._of_all[how] = np.zeros(self.packed.size, np.uint8)
+            for part in self._stretches():
+                for one in maps:
+                    found[part][: one[part].size] |= one[part]
+        return self._of_all[how]
+
+    def _any(self, touched: np.ndarray, first: int, count: int, size: int) -> np.ndarray:
         """(count,) bool: is any byte touched of pieces of so many bytes from a position on?"""
         found, each = np.zeros(count, bool), _PAGE // size
         rows = count // each  # pages that begin at the position
         begin = first // _PAGE
         some = np.flatnonzero(self._pages[begin : begin + rows] | self._pages[begin + 1 :][:rows])
-        parts = [self._grown(one)[first : first + count * size] for one in maps]
-        whole = [part[: rows * _PAGE].view(np.uint64).reshape(rows, _PAGE // 8) for part in parts]
+        part = touched[first : first + count * size]
+        whole = part[: rows * _PAGE].view(np.uint64).reshape(rows, _PAGE // 8)
         for at in range(0, some.size, _AT_A_TIME):
             pages = some[at : at + _AT_A_TIME]
-            words = reduce(np.bitwise_or, (of_map[pages] for of_map in whole))
-            words = np.moveaxis(words.reshape(pages.size, each, size // 8), 2, 0)
+            words = np.moveaxis(whole[pages].reshape(pages.size, each, size // 8), 2, 0)
             of_rows = reduce(np.bitwise_or, words)  # faster than any() of rows
             found[: rows * each].reshape(rows, each)[pages] = of_rows != 0
-        for part in parts:
-            found[rows * each :] |= part[rows * _PAGE :].reshape(-1, size).any(1)
+        found[rows * each :] = part[rows * _PAGE :].reshape(-1, size).any(1)
         return found
 
     def _grown(self, touched: np.ndarray) -> np.ndarray:
@@ -233,21 +259,19 @@ class TouchedBytes:
         or more, that are touched so; those of them of which one half is touched, and nothing else
         of the buffer in an aligned stretch of `apart` pieces).
         """
-        maps = [m for (_, kind), m in self.maps.items() if kind == how]
-        found = []
-        if not maps:
+        touched, found = self._map(how, None), []
+        if not touched.size:
             return found
-        half = size // 2
+        touched, half = self._grown(touched), size // 2
         for first, position, length in self.packed.stretches():
             skipped = first % (size * apart)
             halves = np.zeros(-(-(skipped + length) // (size * apart)) * apart * 2, bool)
             head = min(-first % half, length)
             whole = (length - head) // half
             at, end = (skipped + head) // half, head + whole * half
-            for one in map(self._grown, maps):
-                halves[at - 1] |= one[position : position + head].any()
-                halves[at + whole :][:1] |= one[position + end : position + length].any()
-            halves[at : at + whole] = self._any(maps, position + head, whole, half)
+            halves[at - 1] |= touched[position : position + head].any()
+            halves[at + whole :][:1] |= touched[position + end : position + length].any()
+            halves[at : at + whole] = self._any(touched, position + head, whole, half)
             pieces = int(np.count_nonzero(halves[::2] | halves[1::2]))
             alone = np.count_nonzero(np.count_nonzero(halves.reshape(-1, 2 * apart), 1) == 1)
             found.append((first, length, pieces, int(alone)))
@@ -255,7 +279,5 @@ class TouchedBytes:
 
     def count(self, how: str, line: int | None = None) -> int:
         """Distinct bytes "read" or "written", by one line or by all."""
-        maps = [m for (at, kind), m in self.maps.items() if kind == how and line in (None, at)]
-        if len(maps) < 2:
-            return sum(int(np.count_nonzero(m)) for m in maps)
-        return int(np.count_nonzero(np.bitwise_or.reduce([self._grown(m) for m in maps])))
+        touched = self._map(how, line)
+        return sum(int(np.count_nonzero(touched[part])) for part in self._stretches())
