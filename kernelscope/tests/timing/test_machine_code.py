@@ -18,7 +18,7 @@ from kernelscope.timing.machine_code import (
     parse,
 )
 from kernelscope.timing.machine_code.segments import _count_bank_conflicts, _mark_fences
-from kernelscope.timing.schedule import _BRANCH_FAR, _BRANCH_NEAR, Latency, walk
+from kernelscope.timing.schedule import _BRANCH_FAR, _BRANCH_NEAR, Latency, steps_of, walk
 from kernelscope.timing.work import is_short_product, products
 
 
@@ -51,6 +51,10 @@ def test_a_reused_operand_is_not_read_again():
     assert (first.again, second.again) == (1, 1)
 
 
+def walked(segments, edges, latency, passes=lambda code: 0.0):
+    return walk(segments, edges, steps_of(segments, latency, passes))
+
+
 def clocks_of(by_line):
     return sum(by_line.values())
 
@@ -64,7 +68,7 @@ def test_requests_of_a_warp_queue():
         def of_loads(one):
             return passes if one.name == "LDG" else 0.0
 
-        return clocks_of(walk(segments, {}, lambda _: Latency(100.0), of_loads)[0])
+        return clocks_of(walked(segments, {}, lambda _: Latency(100.0), of_loads)[0])
 
     assert clocks(1.0) == 1 + 100 + 1
     assert clocks(32.0) == 32 + 100 + 1
@@ -75,7 +79,7 @@ def test_requests_of_a_warp_queue():
 def test_a_warp_waits_for_the_last_of_its_loads(loads, waiting, longer):
     """Each takes 200 clocks more at times, at some of these 300 besides, as if by itself."""
     segments = (Segment([code("LDG", sets=0)] * loads + [code("FADD", waits=1)]),)
-    found = walk(segments, {}, lambda _: Latency(30.0, waiting, 200.0, longer, 300.0), lambda _: 0)
+    found = walked(segments, {}, lambda _: Latency(30.0, waiting, 200.0, longer, 300.0))
     expected = 200 * (1 - (1 - waiting) ** loads) + 300 * (1 - (1 - longer) ** loads)
     assert clocks_of(found[0]) == pytest.approx(30 + loads + expected, rel=0.05)
 
@@ -87,7 +91,7 @@ def test_loads_in_step_wait_the_same_times():
     def clocks(*waiting):
         often = itertools.cycle(waiting)
         latency = lambda _: Latency(30.0, next(often), 200.0, in_step=True)  # noqa: E731
-        return clocks_of(walk(segments, {}, latency, lambda _: 0)[0]) - 32
+        return clocks_of(walked(segments, {}, latency)[0]) - 32
 
     assert clocks(0.5, 0.5, 0.0) == pytest.approx(200 * 0.5, rel=0.05)
     assert clocks(0.5, 0.25, 0.0) == pytest.approx(200 * (1 - 0.5 * 0.75), rel=0.05)
@@ -100,7 +104,7 @@ def test_a_branch_takes_longer_in_long_code(length):
     loop = Segment([*steps, code("BRA")], [2, 1])
     segments = Segment([code("S2R")], [1]), loop, Segment([code("EXIT")])
     edges = {(0, 1): 1.0, (1, 1): 9.0, (1, 2): 1.0}
-    found = walk(segments, edges, lambda one: Latency(0.0), lambda one: 0.0)
+    found = walked(segments, edges, lambda one: Latency(0.0))
     on, back = _BRANCH_NEAR if length == 20 else _BRANCH_FAR
     assert clocks_of(found[1]) == pytest.approx(length + 1 + 0.9 * back + 0.1 * on, rel=0.01)
 

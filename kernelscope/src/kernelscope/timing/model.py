@@ -282,6 +282,13 @@ def dealing_us(work: LaunchWork, gpu: GpuConstants) -> float:
 
 def bounds_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> dict[str, float]:
     """Bound -> microseconds of the launch by it alone."""
+    return _bounds(work, gpu, without)[0]
+
+
+def _bounds(
+    work: LaunchWork, gpu: GpuConstants, without: int | None
+) -> tuple[dict[str, float], float]:
+    """(bounds_of, clocks of the SM that ends last)."""
     us_of_clock = 1e6 / gpu.hz
     most, resident = _most_blocks(work, gpu)
     units = _units(work, without).sum(0) * work.shape.blocks / gpu.sms * us_of_clock
@@ -296,7 +303,7 @@ def bounds_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> dict[
     found["launch and starts"] = gpu.launch_us + starts
     last, used, even = _sm_clocks(work, gpu, without)
     found[TAIL], found[FEW] = (last - used) * us_of_clock, (used - even) * us_of_clock
-    return found
+    return found, last
 
 
 def sharpness_of(longest_us: float) -> float:
@@ -310,14 +317,12 @@ def _kept(by_line: dict[int, float], without: int | None) -> float:
 
 def time_of(work: LaunchWork, gpu: GpuConstants, without: int | None) -> float:
     """Microseconds of the launch; without: leave out what this source line does."""
-    bounds, us_of_clock = bounds_of(work, gpu, without), 1e6 / gpu.hz
+    (bounds, sent), us_of_clock = _bounds(work, gpu, without), 1e6 / gpu.hz
+    unsent, *_ = _sm_clocks(work, gpu, without, sending=False)
     first, between = _start_clocks(work, gpu)
     dram = max(bounds["DRAM"], bounds[FABRIC_NAME])
     in_l2 = max(bounds["L2"], bounds["atomics"])  # what an SM sends is what L2 takes
-    on_sm, alone = (
-        (_sm_clocks(work, gpu, without, sending)[0] + between) * us_of_clock
-        for sending in (True, False)
-    )
+    on_sm, alone = ((clocks + between) * us_of_clock for clocks in (sent, unsent))
     most, resident = _most_blocks(work, gpu)
     sharpness = sharpness_of(max(on_sm, in_l2, dram)) if most <= resident else SHARPNESS
     both = partial(smooth_max, sharpness=sharpness)

@@ -162,7 +162,7 @@ class Time(Counters):
         self._first_lanes = 32 * machine.warps_per_block
         self._streams.begin(machine.first_block)
         self._stores.begin()
-        self._swaps = SharedSwaps(machine)
+        self._swaps: SharedSwaps | None = None  # of the chunk, if it has any
         self._common = 0
         self._lanes_of_all = 32 * machine.block_count * machine.warps_per_block
         self._apart.begin(self._lanes_of_all)
@@ -204,6 +204,7 @@ class Time(Counters):
         counts = self._row(event.instruction, event.line).counts
         for access in event.accesses:
             if access.space == "shared" and access.kind == "atomic" and is_swap(event.instruction):
+                self._swaps = self._swaps or SharedSwaps(event.machine)
                 swaps, passes = self._swaps.count(event, access, self._events)
                 counts["swaps"] += swaps
                 counts["swap_passes"] += passes

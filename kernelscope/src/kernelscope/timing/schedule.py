@@ -8,6 +8,7 @@ free; time that a warp waits is counted for the line of the instruction that it 
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 from .machine_code import Code, Segment
@@ -51,22 +52,13 @@ class Latency(NamedTuple):
 def walk(
     segments: tuple[Segment, ...],
     edges: dict[tuple[int, int], float],
-    latency: Callable[[Code], Latency],
-    passes: Callable[[Code], float],
+    steps: list[list["Step"]],
 ) -> list[dict[int, float]]:
     """Walk from the first segment to an end, again and again until every frequent one was seen.
 
     Return for each segment, of one run of it by a warp alone, the clocks that wait for, or are
-    spent on, each line. latency: clocks until a result; passes: clocks of the memory pipe, in which
-    requests queue.
+    spent on, each line. steps: those of each segment.
     """
-    rates = itertools.cycle(_RATES)
-    steps = []
-    for segment in segments:
-        shared: dict[float, float] = {}  # of loads in step: how often they wait -> their rate
-        steps.append(
-            [_Step.of(one, latency(one), passes(one), rates, shared) for one in segment.code]
-        )
     follows = [segment.follows for segment in segments]
     chances = [[edges.get((at, to), 0.0) for to in after] for at, after in enumerate(follows)]
     taken: defaultdict[tuple[int, int], int] = defaultdict(int)
@@ -107,7 +99,25 @@ def walk(
     ]
 
 
-class _Step(NamedTuple):
+def steps_of(
+    segments: tuple[Segment, ...],
+    latency: Callable[[Code], Latency],
+    passes: Callable[[Code], float],
+) -> list[list["Step"]]:
+    """Return each segment's instructions as the walk needs them.
+
+    latency: clocks until a result; passes: clocks of the memory pipe, in which requests queue.
+    """
+    rates, steps = itertools.cycle(_RATES), []
+    for segment in segments:
+        shared: dict[float, float] = {}  # of loads in step: how often they wait -> their rate
+        steps.append(
+            [Step.of(one, latency(one), passes(one), rates, shared) for one in segment.code]
+        )
+    return steps
+
+
+class Step(NamedTuple):
     """An instruction as the walk needs it. waits, sets, frees: scoreboards, the latter two -1 for
     none.
     """
@@ -131,7 +141,7 @@ class _Step(NamedTuple):
         passes: float,
         rates: Iterator[float],
         shared: dict[float, float],
-    ) -> "_Step":
+    ) -> "Step":
         spent = code.spent + (latency.sure if code.name in MEETINGS else 0.0)
         sets = code.sets if code.sets < _SETS and code.name != "LDGDEPBAR" else -1
         frees = code.frees if code.frees < _SETS else -1
@@ -139,8 +149,14 @@ class _Step(NamedTuple):
         rate = next(rates) if latency.waiting else 0.0
         if latency.in_step and latency.waiting:
             rate = shared.setdefault(round(latency.waiting, 2), rate)
-        waits = tuple(board for board in range(_SETS) if code.waits >> board & 1)
+        waits = _boards(code.waits)
         return cls(code, latency, passes, waits, sets, frees, spent, code.line, copies, rate)
+
+
+@cache
+def _boards(mask: int) -> tuple[int, ...]:
+    """The scoreboards of a mask."""
+    return tuple(board for board in range(_SETS) if mask >> board & 1)
 
 
 class _Warp:
@@ -153,7 +169,7 @@ class _Warp:
         self.memory = 0.0  # when the memory pipe is free
         self.copies, self.groups = 0.0, deque(maxlen=16)  # of cp.async: when they have arrived
 
-    def run(self, steps: list[_Step], by_line: dict[int, float], visit: int = 1) -> None:
+    def run(self, steps: list[Step], by_line: dict[int, float], visit: int = 1) -> None:
         """Run a segment. visit: number of the times that it ran."""
         now = self.now
         free, owner, memory = self.free, self.owner, self.memory
@@ -168,7 +184,10 @@ class _Warp:
                 self._copy(code, clocks, passes, by_line)
                 now, memory = self.now, self.memory
             if sets >= 0:
-                enters, memory = _enters(now, memory, passes)
+                enters = now
+                if passes:  # the pipe may be taken by requests before it
+                    enters = max(now, memory)
+                    memory = enters + passes
                 if enters + clocks >= free[sets]:
                     free[sets], owner[sets] = enters + clocks, line
             if frees >= 0 and now + _OPERANDS_READ >= free[frees]:
@@ -189,7 +208,8 @@ class _Warp:
         elif code.name == "LDGDEPBAR":
             self.groups.append(self.copies)
         else:
-            enters, self.memory = _enters(self.now, self.memory, passes)
+            enters = max(self.now, self.memory) if passes else self.now
+            self.memory = enters + passes if passes else self.memory
             self.copies = max(self.copies, enters + latency)
 
     def _wait_for_group(self, code: Code, by_line: dict[int, float]) -> None:
@@ -200,11 +220,3 @@ class _Warp:
             if ready > self.now:
                 by_line[code.line] += ready - self.now
                 self.now = ready
-
-
-def _enters(now: float, memory: float, passes: float) -> tuple[float, float]:
-    """(When a request enters its pipe, when the memory pipe is free then)."""
-    if not passes:
-        return now, memory
-    enters = max(now, memory)
-    return enters, enters + passes

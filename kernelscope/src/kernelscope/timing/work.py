@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from .memory.traffic import (
     near_share,
     shares_of,
 )
-from .schedule import MEETINGS, Latency, walk
+from .schedule import MEETINGS, Latency, Step, steps_of, walk
 from .warps import Unevenness, WarpShares
 
 UNITS = tuple("issue fma alu fp64 mufu tensor memory fill send constant together".split())
@@ -73,6 +74,8 @@ _LATENCIES = {  # clocks, of compute capability 9.0; loads and barriers are of t
     **dict.fromkeys(("HMMA", "IMMA"), 24.0),
     "DMMA": 26.0,
 }
+_ARITHMETIC = ("", "float32", "float64", "mufu", "popc", "division")  # kinds: always as long
+_OF_PARTS = ("MATCH", "LDC", *MEETINGS)  # but for these
 # Multiply-adds of an mma.sync of 16 bits, and how long one of half of them takes: 1.53 and 1.02
 # clocks of an SM on an H200, with a latency of 24 and of 17.
 FULL_PRODUCT, SHORT_PRODUCT, SHORT_LATENCY = 16 * 8 * 16, 2 / 3, 17.0
@@ -172,18 +175,19 @@ def work_of(
     def passes(code: Code) -> float:
         return units[id(code)].get("memory", 0.0) + units[id(code)].get("constant", 0.0)
 
-    latencies = {id(code): latency_of(code, traffic, gpu, dram.share) for _, code in every}
-    shares = WarpShares(segments, counted)
+    def latency(code: Code) -> Latency:
+        return latency_of(code, traffic, gpu, dram.share)
 
-    def chain(latencies: dict[int, Latency]) -> tuple[dict[int, float], ...]:
-        walked = walk(segments, edges, lambda code: latencies[id(code)], passes)
+    shares, each = WarpShares(segments, counted), (counts / (blocks * warps)).tolist()
+
+    def chain(steps: list[list[Step]]) -> tuple[dict[int, float], ...]:
         of_warp = tuple(
             {line: clocks * times for line, clocks in of_segment.items()}
-            for of_segment, times in zip(walked, each, strict=True)
+            for of_segment, times in zip(walk(segments, edges, steps), each, strict=True)
         )
         return shares.longest(of_warp)
 
-    each = counts / (blocks * warps)
+    steps = steps_of(segments, latency, passes)
     clocks, idle = np.zeros((len(every), len(UNITS))), 0.0
     for row, (at, code) in zip(clocks, every, strict=True):
         share = exact.get((code.origin, KINDS.get(code.name, "")), 1.0)
@@ -204,15 +208,18 @@ def work_of(
     for line, share in shares_of(traffic, "global store").items():  # a slice has its mean besides
         l2_bytes[line] += share * reuse.stored * gpu.l2_gbps
     for at, code in every:
-        l2_bytes[code.line] = l2_bytes.get(code.line, 0.0) + counts[at] * local_bytes(code)
-    longest, by_number = chain(latencies)
+        if moved := local_bytes(code):
+            l2_bytes[code.line] = l2_bytes.get(code.line, 0.0) + counts[at] * moved
+    longest, by_number = chain(steps)
     waits = tuple({} for _ in segments)
     if dram.share.outside or dram.share.again:
         far = replace(gpu, dram_clocks=gpu.dram_clocks + STEP_CLOCKS)
-        loads = (code for _, code in every if KINDS.get(code.name) in LOADS)
-        then, _ = chain(
-            latencies | {id(code): latency_of(code, traffic, far, dram.share) for code in loads}
-        )
+        for of_segment in steps:
+            for at, step in enumerate(of_segment):
+                if KINDS.get(step.code.name) in LOADS:
+                    later = load_latency(traffic, step.code, far, dram.share)
+                    of_segment[at] = step._replace(latency=later)
+        then, _ = chain(steps)
         waits = tuple(
             {line: max(0.0, after[line] - before.get(line, 0.0)) / STEP_CLOCKS for line in after}
             for before, after in zip(longest, then, strict=True)
@@ -337,6 +344,8 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: Dram
     """Clocks from the issue of an instruction to its result."""
     kind, line = KINDS.get(code.name, ""), code.line
     near = gpu.shared_clocks
+    if kind in _ARITHMETIC and code.name not in _OF_PARTS:
+        return _latency(code.name, near)
     if kind in LOADS:
         return load_latency(traffic, code, gpu, dram_share)
     if kind in ("shared load", "shared atomic", "shared store"):
@@ -361,6 +370,12 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: Dram
     else:
         clocks = _LATENCIES.get(code.name, near)
     return Latency(clocks)
+
+
+@cache
+def _latency(name: str, otherwise: float) -> Latency:
+    """The latency of an instruction that always has the same."""
+    return Latency(_LATENCIES.get(name, otherwise))
 
 
 def load_latency(traffic: Traffic, code: Code, gpu: GpuConstants, dram_share: DramShare) -> Latency:

@@ -39,6 +39,7 @@ class Places:
     exits: dict[int, Exit]
 
 
+@lru_cache(maxsize=64)
 def steps_that_yield(source: SourceModule, machine: MachineCode) -> frozenset[int]:
     """Return the ids of the instructions that begin a step of a loop in which lanes yield."""
     closing, blocks = yielding(machine.segments), places_of(source).blocks

@@ -52,7 +52,7 @@ class Segment:
     follows: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MachineCode:
     """A kernel as ptxas made it, with the functions that it calls in the place of each call.
 

@@ -94,12 +94,10 @@ class Stores:
         sums: defaultdict[int, np.ndarray] = defaultdict(lambda: np.zeros(3))
         alike: dict[tuple, list[list[float]]] = {}
         for stores in (stores for block in self._blocks for stores in _runs(block)):
-            form = _form(stores[0][2]) if len(stores) == 1 else None
+            form = _form([stored for *_, stored in stores])
             found = alike.get(form)
             if found is None:
-                found = _Run(stores).joined(warps)
-                if form:
-                    alike[form] = found
+                found = alike[form] = _Run(stores).joined(warps)
             for (key, _, _), three in zip(stores, found, strict=True):
                 sums[key] += three
         return {key: (share / n, filled / n) for key, (n, share, filled) in sums.items()}
@@ -179,9 +177,13 @@ def _runs(block: list[_Store]) -> Iterator[list[_Store]]:
     return (list(stores) for _, stores in groupby(block, key=itemgetter(1)))
 
 
-def _form(stored: StoredSectors) -> tuple:
-    """What two stores have alike of which one is the other moved along."""
-    return id(stored.wants), id(stored.bytes), stored.lines, stored.warps
+def _form(stores: list[StoredSectors]) -> tuple:
+    """What two runs have alike of which one is the other moved along."""
+    first = stores[0].sectors[0]
+    return tuple(
+        (int(one.sectors[0] - first), id(one.wants), id(one.bytes), one.lines, one.warps)
+        for one in stores
+    )
 
 
 def _parts(runs: list[_Run], starts: np.ndarray) -> Iterator[tuple[int, PartStores]]:
