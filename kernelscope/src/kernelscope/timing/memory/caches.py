@@ -10,6 +10,7 @@ from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -79,7 +80,13 @@ class SectorStreams:
     @cached_property
     def streams(self) -> list["_Stream"]:
         """The loads and stores of each block that has any loads."""
-        return [_Stream(one) for one in self._requests if not all(each.stores for each in one)]
+        return self._blocks.streams if self._blocks else []
+
+    @cached_property
+    def _blocks(self) -> "_Blocks | None":
+        """All of these, if there are any."""
+        found = [one for one in self._requests if not all(each.stores for each in one)]
+        return _Blocks(found) if found else None
 
     @cached_property
     def _first(self) -> dict[int, tuple[int, int, int]]:
@@ -149,8 +156,9 @@ class SectorStreams:
         """(pieces that the blocks load, ascending; how many blocks load each; of those that two do,
         the square of how far apart in shares of a block's loads).
         """
-        found = [([], []), *(one.pieces for one in self.streams)]
-        pieces, when = (np.concatenate(of_all) for of_all in zip(*found, strict=True))
+        if not self._blocks:
+            return (np.zeros(0, np.int64),) * 3
+        pieces, when = self._blocks.pieces
         pieces, at, meeting = np.unique(pieces, return_inverse=True, return_counts=True)
         return pieces, meeting, 2 * np.bincount(at, when**2) - np.bincount(at, when) ** 2
 
@@ -193,8 +201,7 @@ class SectorStreams:
     @property
     def own_share(self) -> float:
         """Share of the sectors loaded that the block itself has stored to before."""
-        loaded, own = np.sum([one.loads for one in self.streams], 0) if self.streams else (0, 0)
-        return float(own / loaded) if loaded else 0.0
+        return self._blocks.own_share if self._blocks else 0.0
 
     def lost(self, lines: int) -> dict[int, tuple[float, float]]:
         """Return instruction key -> of a block, (sectors that it loads again and that a cache of so
@@ -274,56 +281,86 @@ def _of_a_block(
     )
 
 
-class _Stream:
+class _Stream(NamedTuple):
     """The loads and stores of one block: a store, too, leaves its sectors in L1.
 
-    sectors: of all, one request after another, so many of each; loaded: those of loads; near: those
-    that the block has just touched, by one of the NEAR_LOADS before in the same straight code. A
-    warp issues these one right behind the other, where the simulator has all warps of a block do
-    the first of them before the next; that another warp of the block may have touched them is left
-    as it is. lines: distinct ones.
+    whose: (key, warps) of each request; sizes: how many sectors each has; sectors: of all, one
+    request after another; wants: how many warps want each; near: those that the block has just
+    touched, by one of the NEAR_LOADS before in the same straight code. A warp issues these one
+    right behind the other, where the simulator has all warps of a block do the first of them before
+    the next; that another warp of the block may have touched them is left as it is. lines: distinct
+    ones.
     """
 
-    def __init__(self, requests: list[_Request]):
-        self.whose = [(STORE if one.stores else one.key, one.warps) for one in requests]
-        self.sizes = np.array([one.sectors.size for one in requests])
-        self.sectors = np.concatenate([one.sectors for one in requests])
-        self.wants = np.concatenate([one.wants for one in requests])
-        self.loaded = np.repeat([not one.stores for one in requests], self.sizes)
-        number = np.repeat(np.arange(len(requests)), self.sizes)
+    whose: list[tuple[int, int]]
+    sizes: np.ndarray
+    sectors: np.ndarray
+    wants: np.ndarray
+    near: np.ndarray
+    lines: int
+
+
+class _Blocks:
+    """The loads and stores of some blocks, one block after another; each has any."""
+
+    def __init__(self, blocks: list[list[_Request]]):
+        requests = [one for block in blocks for one in block]
+        sizes = np.array([one.sectors.size for one in requests], np.int64)
+        self._count, ends = len(blocks), np.cumsum([len(block) for block in blocks])
+        self._sectors = np.concatenate([one.sectors for one in requests])
+        self._loaded = np.repeat([not one.stores for one in requests], sizes)
+        number = np.repeat(np.arange(len(requests)), sizes)
+        self._block = np.searchsorted(ends, number, side="right")
+        uses = Uses(self._block << 48 | self._sectors)
+        self._order, self._new = uses.order, uses.new
         stretch = [
             at if (at := one.stretch) is not None else -1 - n for n, one in enumerate(requests)
         ]
-        stretch = np.repeat(stretch, self.sizes)
-        self._uses = Uses(self.sectors)
-        self._order, new = self._uses.order, self._uses.new
+        stretch = np.repeat(stretch, sizes)
         before, again = self._order[:-1], self._order[1:]
-        same = ~new[1:] & (stretch[before] == stretch[again])
-        self.near = np.zeros(self.sectors.size, bool)
-        self.near[again] = same & (number[again] - number[before] <= NEAR_LOADS)
-        self.lines = starts_of(self.sectors[self._order] // LINE_SECTORS).size
+        near = np.zeros(number.size, bool)
+        near[again] = (
+            ~self._new[1:]
+            & (stretch[before] == stretch[again])
+            & (number[again] - number[before] <= NEAR_LOADS)
+        )
+        block = self._block[self._order]
+        lines = starts_of(block, self._sectors[self._order] // LINE_SECTORS)
+        lines = np.bincount(block[lines], minlength=self._count).tolist()
+        whose = [(STORE if one.stores else one.key, one.warps) for one in requests]
+        wants = np.concatenate([one.wants for one in requests])
+        first = np.concatenate([[0], np.cumsum(sizes)])[np.concatenate([[0], ends])].tolist()
+        own = [slice(*two) for two in pairwise([0, *ends.tolist()])]
+        of_all = [slice(*two) for two in pairwise(first)]
+        self.streams = [
+            _Stream(whose[a], sizes[a], self._sectors[b], wants[b], near[b], n)
+            for a, b, n in zip(own, of_all, lines, strict=True)
+        ]
 
     @property
     def pieces(self) -> tuple[np.ndarray, np.ndarray]:
-        """(distinct pieces that it loads, ascending; when each is loaded first, in shares of all
-        loads).
+        """(distinct pieces that each block loads, ascending; when it loads each first, in shares of
+        all of its loads), one block after another.
         """
-        loads = self._order[self.loaded[self._order]]
-        pieces = self.sectors[loads] // PIECE_SECTORS
-        first, when = starts_of(pieces), np.cumsum(self.loaded) - 1
-        return pieces[first], np.minimum.reduceat(when[loads], first) / loads.size
+        loads = self._order[self._loaded[self._order]]
+        block, pieces = self._block[loads], self._sectors[loads] // PIECE_SECTORS
+        first, when = starts_of(block, pieces), np.cumsum(self._loaded) - 1
+        counts = np.bincount(block, minlength=self._count)
+        before = np.cumsum(counts) - counts
+        own = block[first]
+        return pieces[first], (np.minimum.reduceat(when[loads], first) - before[own]) / counts[own]
 
     @property
-    def loads(self) -> tuple[int, int]:
-        """(Distinct sectors that it loads, those of them that it has stored to before)."""
-        loaded, never = self.loaded[self._order], self._order.size
-        first = np.flatnonzero(self._uses.new)
+    def own_share(self) -> float:
+        """Share of the sectors loaded that the block itself has stored to before."""
+        loaded, never = self._loaded[self._order], self._order.size
+        first = np.flatnonzero(self._new)
         load, store = (
             np.minimum.reduceat(np.where(own, self._order, never), first)
             for own in (loaded, ~loaded)
         )
         own = (store < load) & (load < never)
-        return int(np.count_nonzero(load < never)), int(np.count_nonzero(own))
+        return float(np.count_nonzero(own) / np.count_nonzero(load < never))
 
 
 class _Together:
