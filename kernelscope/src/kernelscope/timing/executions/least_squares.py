@@ -20,14 +20,16 @@ def nonnegative(
     length = np.maximum(np.sqrt((matrix**2).sum(0)), 1e-300)  # columns are made alike in size
     matrix = matrix / length
     square, linear = matrix.T @ matrix, matrix.T @ right
-    square[np.diag_indices(count)] += 1e-11
+    square.flat[:: count + 1] += 1e-11
     positive = np.ones(count, bool) if positive is None else positive.copy()
     fewest, patience = count + 1, _PATIENCE
     x = np.zeros(count)
     for _ in range(MOST_PIVOTS):
-        x[:] = 0
-        at = np.flatnonzero(positive)
-        x[at] = np.linalg.solve(square[np.ix_(at, at)], linear[at])
+        if positive.all():
+            x = np.linalg.solve(square, linear)
+        else:
+            x, at = np.zeros(count), np.flatnonzero(positive)
+            x[at] = np.linalg.solve(square[at[:, None], at], linear[at])
         gain = linear - square @ x
         wrong = positive & (x < -1e-12) | ~positive & (gain > 1e-9)
         if not wrong.any():

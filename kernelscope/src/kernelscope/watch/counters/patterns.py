@@ -272,8 +272,10 @@ class TouchedBytes:
             halves[at - 1] |= touched[position : position + head].any()
             halves[at + whole :][:1] |= touched[position + end : position + length].any()
             halves[at : at + whole] = self._any(touched, position + head, whole, half)
-            pieces = int(np.count_nonzero(halves[::2] | halves[1::2]))
-            alone = np.count_nonzero(np.count_nonzero(halves.reshape(-1, 2 * apart), 1) == 1)
+            of_stretch = halves.reshape(-1, 2 * apart)
+            of_stretch = of_stretch[reduce(np.bitwise_or, of_stretch.view(np.uint16).T) > 0]
+            pieces = int(np.count_nonzero(of_stretch.view(np.uint16)))
+            alone = np.count_nonzero(np.count_nonzero(of_stretch, 1) == 1)
             found.append((first, length, pieces, int(alone)))
         return found
 
