@@ -189,7 +189,8 @@ class Time(Counters):
         self._stretch += one.index <= self._at  # a loop goes back
         self._at = one.index
         if apart.any or key in apart.steps:
-            for part in apart.parts(event):
+            for part, lanes in apart.parts(event):
+                self._lanes = lanes or self._lanes  # so that they are cut once
                 self._count(part)
         else:
             self._count(event)

@@ -9,10 +9,12 @@ as one that reads volatile memory: those that leave it go on, and what yields ta
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
 from ...events import Access, InstructionEvent
+from ...watch.counters.traffic import Lanes
 from ..executions import NOWHERE, Places
 from ..memory.caches import starts_of
 
@@ -42,6 +44,7 @@ class Apart:
         self._yielded = np.zeros(lanes, np.int64)
         self._group = np.zeros(lanes, np.int64)
         self._now, self.any = 0, False
+        self._known: _Groups | None = None  # of the last instruction
 
     def leave(self, event: InstructionEvent) -> None:
         """Lanes leave a loop by one of the exits."""
@@ -53,43 +56,53 @@ class Apart:
             self._left[gone] = self._now + 1 + group  # those that were apart stay apart
             self._now += 1 + int(group.max())
             self._behind[gone] |= bit
-            self.any = True
+            self.any, self._known = True, None
 
-    def parts(self, event: InstructionEvent) -> Iterator[InstructionEvent]:
+    def parts(self, event: InstructionEvent) -> Iterator[tuple[InstructionEvent, Lanes | None]]:
         """The event of one of the steps, or while any may be apart, in parts where lanes of a warp
-        are: one of each warp in each part.
+        are: one of each warp in each part, with its lanes; None for the event as it is.
         """
         if id(event.instruction) in self.steps:
             self._yielded[event.lanes] += 1
-            self.any = True
-        self._meet(event)
-        lanes = event.lanes
+            self.any, self._known = True, None
+        place = self._blocks.get(id(event.instruction), NOWHERE)
+        known = self._known
+        if known is None or known.block != place.block or known.lanes is not event.lanes:
+            self._meet(event, place.block)
+            known = self._known = _Groups(place.block, event.lanes, self._groups(event.lanes))
+        elif _brings_together(event):
+            self._meet(event, place.block)
+            known = self._known = None
+        if known is None or not known.parts:
+            yield event, None
+        else:
+            for number, (own, lanes) in enumerate(known.parts):
+                yield self._part(event, own, lanes.lanes, number), lanes
+
+    def _groups(self, lanes: np.ndarray) -> list[tuple[np.ndarray, Lanes]]:
+        """[((lanes,) bool, those lanes) of each part], none where no lanes of a warp are apart."""
         left, yielded, warp = self._left[lanes], self._yielded[lanes] // TURNS, lanes >> 5
         if not (left.any() or yielded.any()):
-            yield event
-            return
+            return []
         order = np.lexsort((yielded, left, warp))
         first = starts_of(warp[order], left[order], yielded[order])
         if first.size == starts_of(warp).size:
-            yield event
-            return
+            return []
         of_warp = starts_of(warp[order][first])
         turn = np.arange(first.size) - np.repeat(of_warp, np.diff(of_warp, append=first.size))
         group = np.empty(order.size, np.int64)
         group[order] = np.repeat(turn, np.diff(first, append=order.size))
         self._group[lanes] = group
-        for number in range(int(turn.max()) + 1):
-            yield self._part(event, group == number, number)
+        each = (group == number for number in range(int(turn.max()) + 1))
+        return [(own, Lanes(lanes[own])) for own in each]
 
-    def _meet(self, event: InstructionEvent) -> None:
+    def _meet(self, event: InstructionEvent, block: int) -> None:
         """Lanes have met that are synchronised, or at the end of the code behind their exits."""
-        lanes, opcode = event.lanes, event.instruction.opcode
-        waits = opcode.startswith(("bar.", "barrier.")) and "arrive" not in opcode
-        if waits or event.members is not None:
+        lanes = event.lanes
+        if _brings_together(event):
             self._left[lanes] = self._behind[lanes] = self._yielded[lanes] = 0
         else:
-            place = self._blocks.get(id(event.instruction), NOWHERE)
-            behind = self._behind[lanes] & self._stays(place.block)
+            behind = self._behind[lanes] & self._stays(block)
             met = lanes[(behind == 0) & (self._left[lanes] > 0)]
             self._behind[lanes] = behind
             if not met.size:
@@ -105,13 +118,18 @@ class Apart:
             if block in one.blocks or block not in one.function
         )
 
-    def _part(self, event: InstructionEvent, own: np.ndarray, number: int) -> InstructionEvent:
+    def _part(
+        self, event: InstructionEvent, own: np.ndarray, lanes: np.ndarray, number: int
+    ) -> InstructionEvent:
         accesses = (self._part_of(one, number) for one in event.accesses)
-        return replace(
-            event,
-            lanes=event.lanes[own],
-            accesses=tuple(one for one in accesses if one.lanes.size),
-            taken=_of_lanes(event.taken, own),
+        return InstructionEvent(
+            event.instruction,
+            event.line,
+            lanes,
+            tuple(one for one in accesses if one.lanes.size),
+            event.machine,
+            _of_lanes(event.taken, own),
+            event.members,
         )
 
     def _part_of(self, access: Access, number: int) -> Access:
@@ -123,6 +141,24 @@ class Apart:
             valid=_of_lanes(access.valid, own),
             block=_of_lanes(access.block, own),
         )
+
+
+class _Groups(NamedTuple):
+    """How the lanes of an instruction go apart: those beside it in its block of code do so too.
+
+    parts: of each, (lanes,) bool and these lanes; none where all go together.
+    """
+
+    block: int
+    lanes: np.ndarray
+    parts: list[tuple[np.ndarray, Lanes]]
+
+
+def _brings_together(event: InstructionEvent) -> bool:
+    """Do all lanes wait for each other there?"""
+    opcode = event.instruction.opcode
+    waits = opcode.startswith(("bar.", "barrier.")) and "arrive" not in opcode
+    return waits or event.members is not None
 
 
 def _of_lanes(values, own: np.ndarray):
