@@ -3,7 +3,8 @@
 import numpy as np
 
 from ...events import Access, InstructionEvent, MachineView
-from .caches import LINE_SECTORS, SECTOR_BYTES, starts_of
+from ...watch.counters.traffic import starts_of
+from .caches import LINE_SECTORS, SECTOR_BYTES
 
 MOST_PARTS = 256  # until they are merged
 SLICED_LINES = 8  # of two slices of L2, by turns

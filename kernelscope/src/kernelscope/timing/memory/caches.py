@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...watch.counters.traffic import starts_of
+
 LINE_SECTORS, PIECE_SECTORS, SECTOR_BYTES = 4, 2, 32  # a piece: what DRAM moves at a time
 PIECE_BYTES = PIECE_SECTORS * SECTOR_BYTES
 MOST_SECTORS = 1 << 20  # of a launch's sequences
@@ -409,16 +411,6 @@ class _Together:
         sums = np.add.reduceat(of_request, starts).tolist()
         wanting = np.add.reduceat(of_late * self._wants, starts).tolist()
         return [(*who, *two) for who, *two in zip(self._whose, sums, wanting, strict=True)]
-
-
-def starts_of(*sorted_keys: np.ndarray) -> np.ndarray:
-    """Return where a new combination of the keys begins."""
-    changes = np.ones(sorted_keys[0].size, bool)
-    first, *others = (key[1:] != key[:-1] for key in sorted_keys)
-    for other in others:
-        first |= other
-    changes[1:] = first
-    return np.flatnonzero(changes)
 
 
 def hits(sectors: np.ndarray, lines: int, uses: "Uses | None" = None) -> np.ndarray:

@@ -128,7 +128,7 @@ class _Request:
         self._of_words = np.int64(0)
         if size <= 4:
             word, whose = _distinct(rows >> np.uint64(2))
-            self._of_words = _fullest(32 * whose + word % 32, 32, self.warps)
+            self._of_words = _fullest(32 * whose + (word & 31), 32, self.warps)
 
     def clocks(self, lines: np.ndarray) -> np.ndarray:
         """(n,) clocks of its warps together, if it is moved along by each of n numbers of lines."""
@@ -141,9 +141,9 @@ class _Request:
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """((n,) the distinct numbers of each row, the row of each). rows: each ascending."""
-    new = are_new(rows)
-    return rows[new].astype(np.int64), np.nonzero(new)[0]
+    """((n,) the distinct numbers of each row, the row of each). rows: (warps, 32), ascending."""
+    at = np.flatnonzero(are_new(rows))
+    return rows.ravel()[at].astype(np.int64), at >> 5
 
 
 def _fullest(place: np.ndarray, banks: int, warps: int) -> np.ndarray:

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...events import Access, InstructionEvent
-from ...watch.counters.traffic import Lanes
+from ...watch.counters.traffic import Lanes, starts_of
 from ..executions import NOWHERE, Places
-from ..memory.caches import starts_of
 
 TURNS = 2  # steps in which lanes yield, of which those in one go on together
 MOST_EXITS = 62  # that are followed, of a module

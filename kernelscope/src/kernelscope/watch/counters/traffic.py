@@ -45,11 +45,16 @@ class Lanes:
         return self.lanes[self.starts(32)] >> 5
 
     def starts(self, width: int) -> np.ndarray:
-        """Where each group of `width` neighbouring lanes of a warp starts in the lane array."""
+        """Where each group of `width` neighbouring lanes of a warp starts in the lane array. width:
+        a power of two.
+        """
         if width not in self._known_starts:
-            group = self.lanes // width
-            changes = np.flatnonzero(group[1:] != group[:-1]) + 1
-            self._known_starts[width] = np.concatenate([[0], changes])
+            if self.full:
+                found = np.arange(0, self.size, width)
+            else:
+                group = self.lanes >> width.bit_length() - 1
+                found = starts_of(group)
+            self._known_starts[width] = found
         return self._known_starts[width]
 
     def rows(self, values: np.ndarray, width: int) -> np.ndarray:
@@ -134,11 +139,25 @@ def are_new(rows: np.ndarray) -> np.ndarray:
     return new
 
 
+def starts_of(*sorted_keys: np.ndarray) -> np.ndarray:
+    """Return where a new combination of the keys begins."""
+    first, *others = sorted_keys
+    changes = np.ones(first.size, bool)
+    np.not_equal(first[1:], first[:-1], out=changes[1:])
+    for other in others:
+        changes[1:] |= other[1:] != other[:-1]
+    return np.flatnonzero(changes)
+
+
 def wanted(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(rows, n) values, each row ascending -> (the distinct values, ascending; in how many rows
     each is).
     """
-    return np.unique(rows[are_new(rows)], return_counts=True)
+    values = np.sort(rows[are_new(rows)])
+    first = starts_of(values)
+    ends = np.empty_like(first)
+    ends[:-1], ends[-1:] = first[1:], values.size
+    return values[first], ends - first
 
 
 def count_distinct(rows: np.ndarray) -> int:
@@ -191,14 +210,14 @@ def passes_of(address: np.ndarray, words: int) -> np.ndarray:
     rows = (address >> np.uint64(2)).astype(np.int64)
     rows -= rows[:, :1]  # moving a row along by whole words only renames the banks
     count = rows.shape[0]
-    alike = count > 1 and bool((rows == rows[0]).all())
+    alike = count > 1 and bool((rows[-1] == rows[0]).all() and (rows == rows[0]).all())
     if alike:
         rows = rows[:1]
     if words > 1:
         rows = (rows[:, :, None] + np.arange(words)).reshape(rows.shape[0], -1)
     rows = ascending(rows)
     new = are_new(rows)
-    bank = (rows % BANKS) + BANKS * np.arange(rows.shape[0])[:, None]
+    bank = (rows & BANKS - 1) + BANKS * np.arange(rows.shape[0])[:, None]
     found = np.bincount(bank[new], minlength=BANKS * rows.shape[0])
     found = found.reshape(-1, BANKS).max(1)
     return np.repeat(found, count) if alike else found
