@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from kernelscope.timing.memory.caches import (
     LINE_SECTORS,
+    LineUses,
     SectorStreams,
     Uses,
     hits,
@@ -45,14 +46,14 @@ def test_a_cyclic_sequence_fits_or_does_not(lines):
     """64 lines read again and again: all hits in a cache of 64, none in a smaller one."""
     sectors = np.tile(4 * np.arange(64), 20)
     expected = lru_hits(sectors, lines).mean()
-    assert hits(sectors, lines).mean() == pytest.approx(expected, abs=0.02)
+    assert hits(LineUses(sectors), lines).mean() == pytest.approx(expected, abs=0.02)
 
 
 def test_random_accesses_are_close_to_a_simulated_cache():
     sectors = np.random.default_rng(3).integers(0, 4000, 40_000)
     for lines in (50, 300, 900):
         exact = lru_hits(sectors, lines).mean()
-        assert hits(sectors, lines).mean() == pytest.approx(exact, abs=0.03)
+        assert hits(LineUses(sectors), lines).mean() == pytest.approx(exact, abs=0.03)
 
 
 def test_a_window_has_so_many_names():

@@ -8,7 +8,7 @@ theory of locality", ASPLOS 2013).
 
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -250,9 +250,8 @@ class SectorStreams:
         streams = self.streams
         groups = [_Together(streams[at : at + size]) for at in range(0, len(streams), size)]
         if after_others:
-            whole = ~hits(
-                np.concatenate([group.sectors for group in groups]), lines * size // resident
-            )
+            sectors = np.concatenate([group.sectors for group in groups])
+            whole = ~hits(LineUses(sectors), lines * size // resident)
             absent = np.split(whole, np.cumsum([group.sectors.size for group in groups])[:-1])
             absent = [one & ~group.near for one, group in zip(absent, groups, strict=True)]
             return _of_a_block(groups[1:], absent[1:])
@@ -374,7 +373,7 @@ class _Together:
         self.count = len(streams)
         self._whose = [who for stream in streams for who in stream.whose]
         self._sizes = np.concatenate([stream.sizes for stream in streams])
-        when = [np.linspace(0, 1, len(one.whose), endpoint=False) for one in streams]
+        when = [np.arange(n) * (1 / n) for n in (len(one.whose) for one in streams)]
         self._order = np.argsort(np.repeat(np.concatenate(when), self._sizes), kind="stable")
         self.sectors = np.concatenate([stream.sectors for stream in streams])[self._order]
         self.near = np.concatenate([stream.near for stream in streams])[self._order]
@@ -383,22 +382,21 @@ class _Together:
         self._number = np.repeat(numbers, self._sizes)[self._order]  # of the request in its block
 
     @cached_property
-    def _lines(self) -> "Uses":
-        return Uses(self.sectors // LINE_SECTORS)
+    def _lines(self) -> "LineUses":
+        return LineUses(self.sectors)
 
     def absent(self, lines: int) -> np.ndarray:
         """(sectors,) bool: what a cache of so many lines lacks, if it is empty before."""
-        return ~hits(self.sectors, lines, self._lines) & ~self.near
+        return ~hits(self._lines, lines) & ~self.near
 
     def on_its_way(self, absent: np.ndarray) -> np.ndarray:
         """(sectors,) bool: what the same request of another block lacks too, so that it is on its
         way from L2: the blocks have begun together.
         """
-        found = np.empty(absent.size, bool)
-        for order in _by_sector(self.sectors, self._lines):
-            sectors, number, lacking = self.sectors[order], self._number[order], absent[order]
-            last = np.maximum.accumulate(np.where(lacking, np.arange(order.size), 0))
-            found[order] = lacking[last] & (sectors[last] == sectors) & (number[last] == number)
+        found, order = np.empty(absent.size, bool), self._lines.by_sector
+        sectors, number, lacking = self.sectors[order], self._number[order], absent[order]
+        last = np.maximum.accumulate(np.where(lacking, np.arange(order.size), 0))
+        found[order] = lacking[last] & (sectors[last] == sectors) & (number[last] == number)
         return found
 
     def counts(self, absent: np.ndarray, late: np.ndarray) -> list[tuple[int, int, int, int]]:
@@ -413,27 +411,17 @@ class _Together:
         return [(*who, *two) for who, *two in zip(self._whose, sums, wanting, strict=True)]
 
 
-def hits(sectors: np.ndarray, lines: int, uses: "Uses | None" = None) -> np.ndarray:
+def hits(uses: "LineUses", lines: int) -> np.ndarray:
     """(accesses,) bool: is the sector of each access in a cache of so many 128-byte lines?
 
     A line stays from its first use to one that comes too late; its sectors come in one by one.
-    uses: of the lines, if they are known.
     """
-    uses = Uses(sectors // LINE_SECTORS) if uses is None else uses
     late = uses.new | (uses.since > uses.window(lines))
-    stay, found = np.empty(sectors.size, np.int64), np.zeros(sectors.size, bool)
+    stay, found = np.empty(late.size, np.int64), np.zeros(late.size, bool)
     stay[uses.order] = np.cumsum(late)  # number of the stretch in which a line stays
-    for order in _by_sector(sectors, uses):
-        found[order[1:][stay[order[1:]] == stay[order[:-1]]]] = True
+    before, again = uses.by_sector[:-1], uses.by_sector[1:]
+    found[again] = (stay[again] == stay[before]) & (uses.sectors[again] == uses.sectors[before])
     return found
-
-
-def _by_sector(sectors: np.ndarray, of_lines: "Uses") -> Iterator[np.ndarray]:
-    """The accesses of one sector after another, of each in the order of time: all first sectors of
-    lines, then all second ones and so on.
-    """
-    place = sectors[of_lines.order] % LINE_SECTORS
-    return (of_lines.order[place == each] for each in range(LINE_SECTORS))
 
 
 class Uses:
@@ -471,3 +459,19 @@ class Uses:
             middle = (low + high) // 2
             low, high = (middle, high) if footprint(middle) <= size else (low, middle)
         return float(low)
+
+
+class LineUses(Uses):
+    """The accesses of a sequence of sectors by their lines."""
+
+    def __init__(self, sectors: np.ndarray):
+        super().__init__(sectors // LINE_SECTORS)
+        self.sectors = sectors
+
+    @cached_property
+    def by_sector(self) -> np.ndarray:
+        """The accesses of one sector after another, of each in the order of time: all first sectors
+        of lines, then all second ones and so on.
+        """
+        place = (self.sectors[self.order] % LINE_SECTORS).astype(np.uint8)
+        return self.order[np.argsort(place, kind="stable")]
