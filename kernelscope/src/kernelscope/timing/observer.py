@@ -111,7 +111,7 @@ class Time(Counters):
 
         What the work of groups varies by that lie side by side says how far off the mean may be.
         """
-        if sum(int(work.sum()) for work in self._work_of_warps) >= ENOUGH:
+        if self._executed >= ENOUGH:
             return True
         if len(self._chosen) <= GROUPS or self._ran < sum(map(len, self._chosen[:GROUPS])):
             return False
@@ -153,6 +153,7 @@ class Time(Counters):
         self._longest = LongestWarps(launch.warps)
         self._numbers: list[np.ndarray] = []  # of the blocks that ran
         self._work_of_warps: list[np.ndarray] = []
+        self._executed = 0  # instructions of warps, of the chunks that have ended
 
     def chunk_started(self, machine: MachineView) -> None:
         super().chunk_started(machine)
@@ -170,8 +171,10 @@ class Time(Counters):
 
     def chunk_finished(self, machine: MachineView) -> None:
         super().chunk_finished(machine)
-        self._work_of_warps.append(self._work())
-        self._longest.end(self._work_of_warps[-1])
+        work = self._work()
+        self._work_of_warps.append(work)
+        self._executed += int(work.sum())
+        self._longest.end(work)
 
     def barrier(self, event: BarrierEvent) -> None:
         super().barrier(event)

@@ -157,10 +157,10 @@ class LongestWarps:
 
     def _add(self, blocks: np.ndarray, work: np.ndarray) -> None:
         self._add_waiting()
-        longest = (work[blocks] - self._before[blocks]).argmax(1)
-        self._before[blocks] = work[blocks]
+        before, self._before[blocks] = self._before[blocks], work[blocks]
         if not self._new:
             return
+        longest = (work[blocks] - before).argmax(1)
         rows = np.array(sorted(self._new), np.int64)
         since = self._since[rows]
         own = since[:, blocks]
