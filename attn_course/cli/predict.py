@@ -51,9 +51,10 @@ def execute(arguments) -> int:
     known = list(recorded(arguments, call))
     for one in known:
         same = one["gpu"] == seen.gpu.name
-        off = f"; the prediction is {seen.total_us / one['us'] - 1:+.0%} off" if same else ""
+        ratio = seen.total_us / one["us"] - 1
+        off = f"; the prediction is {abs(ratio):.0%} {'shorter' if ratio < 0 else 'longer'}"
         stale = "; STALE, the kernel has changed since" if one["stale"] else ""
-        say(f"\n{one['us']:.4g} us recorded on {one['gpu']}, {one['date']}{stale}{off}")
+        say(f"\n{one['us']:.4g} us recorded on {one['gpu']}, {one['date']}{stale}{off * same}")
     launches = [one.record() for one in seen.launches]
     predicted = {"total_us": seen.total_us, "launches": launches, "recorded": known}
     write_json(arguments.json, call.record() | predicted)

@@ -12,7 +12,7 @@ from kernelscope.errors import BackendError, UnknownNameError
 from kernelscope.timing import model
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.machine_code import cubin
-from kernelscope.timing.report import text
+from kernelscope.timing.report import WIDTH, text
 
 KERNELSCOPE = Path(__file__).parents[2]
 SCALE = r"""
@@ -119,6 +119,9 @@ def test_the_limit_is_the_longest_bar_of_its_kind(seed):
     assert head.startswith(f"k on a GPU: 10 us (10 us to 10 us), limited by {limit}\n")
     assert ("it waits: " in head) == waiting == (limit in others)
     assert (f"  {limit}: 1 block on 9 SMs; " in head) == (limit in model.IDLE)
+    longer = [name for name in model.WAITS if bounds[name] > bounds[limit] and not waiting]
+    assert (f"also beside a longer bar of {' or '.join(longer)}\n" in head) == bool(longer)
+    assert ("a longer bar" in head) == bool(longer)
     lengths = [line.count("#") for line in units.splitlines()]
     assert lengths == sorted(lengths, reverse=True)
 
@@ -131,10 +134,11 @@ def test_a_gpu_has_a_full_name_too():
 
 
 def test_a_long_line_is_cut_where_one_sees_it():
-    one = replace(prediction(), _without=lambda: {1: 1.0, 2: 1.0})
-    shown = text(one, ["a" * 80, "b" * 81]).splitlines()
-    assert shown[-2].endswith("line 1: " + 80 * "a")
-    assert shown[-1].endswith("line 2: " + 77 * "b" + "...")
+    one = replace(prediction(), _without=lambda: {1: 1.0, 2: 1.5})
+    shown = text(one, ["a" * WIDTH, "b" * (WIDTH + 1)]).splitlines()
+    assert shown[-2].split() == ["1", "us", "(9", "us", "less)", "line", "1:", WIDTH * "a"]
+    assert "(8.5 us less)" in shown[-1]
+    assert shown[-1].endswith("  line 2: " + (WIDTH - 3) * "b" + "...")
 
 
 def test_an_unknown_gpu_is_refused(predict):

@@ -9,7 +9,7 @@ from .model import BUSY, Prediction
 BAR = 30  # characters of the longest
 LEAST, LEAST_OF_LINE = 0.005, 0.02  # of the time: smaller bounds, and lines, are left out
 MOST_LINES = 8
-WIDTH = 80  # of a source line
+WIDTH = 64  # of a source line
 _OTHERS = {TAIL: "at the end some have none left", FEW: "the others have none"}
 
 
@@ -36,6 +36,14 @@ def _head(one: Prediction) -> Iterable[str]:
             f"  it waits: {one.busiest}, the busiest unit, is busy for {percent}% of the time, "
             f"less than {BUSY:.0%}"
         )
+    else:
+        longer = [name for name in WAITS if one.bounds.get(name, 0.0) > one.bounds[one.limit]]
+        percent = int(100 * one.bounds[one.limit] / one.us)
+        if longer:
+            yield (
+                f"  {one.limit} is busy for {percent}% of the time: a unit limits from {BUSY:.0%} "
+                f"on, also beside a longer bar of {' or '.join(longer)}"
+            )
     for note in one.notes:
         yield f"  {note}"
     if one.room:
@@ -90,7 +98,8 @@ def _lines(one: Prediction, source_lines: Sequence[str], file: str) -> Iterable[
     for line in best:
         source = source_lines[line - 1].strip() if 0 < line <= len(source_lines) else ""
         source = source if len(source) <= WIDTH else f"{source[: WIDTH - 3]}..."
-        yield f"  {_us(one.without_line[line]):>10}  line {line}: {source}"
+        less = f"({_us(saved[line])} less)"
+        yield f"  {_us(one.without_line[line]):>10}  {less:<14}  line {line}: {source}"
 
 
 def _us(us: float) -> str:
