@@ -52,9 +52,10 @@ def execute(arguments) -> int:
     for one in known:
         same = one["gpu"] == seen.gpu.name
         ratio = seen.total_us / one["us"] - 1
-        off = f"; the prediction is {abs(ratio):.0%} {'shorter' if ratio < 0 else 'longer'}"
+        how = f"{abs(ratio):.0%} {'shorter' if ratio < 0 else 'longer'}"
+        off = f"; the prediction is {how}" if same else ""
         stale = "; STALE, the kernel has changed since" if one["stale"] else ""
-        say(f"\n{one['us']:.4g} us recorded on {one['gpu']}, {one['date']}{stale}{off * same}")
+        say(f"\n{one['us']:.4g} us recorded on {one['gpu']}, {one['date']}{stale}{off}")
     launches = [one.record() for one in seen.launches]
     predicted = {"total_us": seen.total_us, "launches": launches, "recorded": known}
     write_json(arguments.json, call.record() | predicted)

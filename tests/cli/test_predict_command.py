@@ -110,6 +110,9 @@ def test_recorded_times_stand_beside(tiled):
     for one in record["recorded"]:
         assert f"{one['us']:.4g} us recorded on {one['gpu']}, {one['date']}" in said
     assert said.count("the prediction is") == 1  # the GPU that is predicted for
+    (measured,) = (one["us"] for one in record["recorded"] if one["gpu"] == "NVIDIA H200")
+    how = "longer" if record["total_us"] > measured else "shorter"
+    assert f"the prediction is {abs(record['total_us'] / measured - 1):.0%} {how}" in said
 
 
 @pytest.mark.turns(23)

@@ -395,6 +395,9 @@ class Observer:
 
     def chunk_started(self, machine: MachineView) -> None: ...
 
+    def chunk_resumed(self, machine: MachineView) -> None:
+        """A chunk that waited for other blocks goes on, behind chunks that started after it."""
+
     def instruction(self, event: InstructionEvent) -> None: ...
 
     def concerns(self, instruction: Instruction) -> bool:

@@ -63,6 +63,12 @@ def test_what_has_all_lanes_meet_brings_them_together():
     assert found[6] == (1, 4)
 
 
+def test_a_barrier_among_instructions_brings_them_together_there():
+    lanes = np.arange(32)
+    found, _ = stores_of("volatile", np.maximum(lanes - 1, 0), "root[at + n] = 7; __syncwarp();")
+    assert found[5][0] == 32 // TURNS and found[6] == (1, 4)
+
+
 NESTED = """extern "C" __global__ void nested(const int* x, int* y, int n, int stop)
 {
     int found = 0;

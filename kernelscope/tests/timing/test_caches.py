@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
+from kernelscope.timing.memory import lookups as lookups_room
 from kernelscope.timing.memory.caches import (
     LINE_SECTORS,
     LineUses,
@@ -341,8 +342,10 @@ def test_some_warps_are_of_all_places_in_a_block(warps, of_block):
     assert len({*(chosen % of_block).tolist()}) == min(of_block, len(chosen))
 
 
-def test_lookups_of_many_loads_follow_those_of_each_fourth():
+@pytest.mark.parametrize("waiting", [1, 40, lookups_room.MOST_WAITING])
+def test_lookups_of_many_loads_follow_those_of_each_fourth(monkeypatch, waiting):
     """A line for each lane, then one for all: loads between have what one before them had."""
+    monkeypatch.setattr(lookups_room, "MOST_WAITING", waiting)
     lookups, later, lanes = Lookups(1), Lookups(1), np.arange(32)
     address = [np.uint64(size) * lanes.astype(np.uint64) for size in (128, 4)]
     apart, together = (Pattern(Lanes(lanes), one) for one in address)

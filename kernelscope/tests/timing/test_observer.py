@@ -1,11 +1,13 @@
 """Which blocks stand for a grid, and what memory and starts of blocks make of a launch."""
 
 import itertools
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from kernelscope import Counters, RawKernel, RawModule, observe
+from kernelscope.machine import launch as launches
 from kernelscope.timing import Time, observer
 from kernelscope.timing.executions import executions
 from kernelscope.timing.gpus import gpu
@@ -21,6 +23,7 @@ from kernelscope.timing.memory.traffic import (
 )
 from kernelscope.timing.model import DEALING_CLOCKS
 from kernelscope.timing.observer import STORE_NS
+from kernelscope.timing.warps import GROUPS, MORE
 from kernelscope.timing.work import CONSTANT_CLOCKS, FAR_ATOMIC, FMA_LANES, MATCH_CLOCKS
 from kernelscope.watch.counters.patterns import TouchedBytes
 
@@ -163,8 +166,8 @@ def test_sampled_blocks_lie_apart_and_in_the_grid(monkeypatch, grid, blocks):
     assert 0 <= ordered[0].start and ordered[-1].stop <= np.prod(grid)
     first = sorted(part.start for part in chosen[:4])  # a few lie far apart too
     assert np.diff(first).max() < 0.6 * np.prod(grid)
-    assert blocks // 2 <= sum(map(len, chosen[: observer.GROUPS])) <= blocks
-    assert sum(map(len, chosen)) <= observer.MORE * blocks
+    assert blocks // 2 <= sum(map(len, chosen[:GROUPS])) <= blocks
+    assert sum(map(len, chosen)) <= MORE * blocks
 
 
 @pytest.mark.parametrize("blocks", [8, 16, 64])
@@ -235,10 +238,66 @@ def test_more_blocks_run_where_their_work_differs(steps, more):
     with observe(Time("h200", blocks=64)) as seen:
         arrays = steps.astype(np.int32), np.zeros(512 * 32, np.int32)
         RawKernel(kernel, "step", backend="simulator")((512,), (32,), arrays)
-    (note,) = seen.launches[0].notes
+    note, edge = seen.launches[0].notes
     ran = int(note.split()[0])
     assert note == f"{ran} of 512 blocks were run and stand for all"
-    assert 64 < ran <= observer.MORE * 64 if more else ran == 64
+    assert edge == "the first block is not among them: what it alone does is left out"
+    assert 64 < ran <= MORE * 64 if more else ran == 64
+
+
+AGAIN = """extern "C" __global__ void again(float* y, int n) {
+    const int at = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int j = 0; j < 5; ++j) y[(at * 33 + j) % n] += j; }"""
+
+
+def test_a_launch_takes_as_long_again():
+    """But for banks of tags, in which lines meet by where the array lies: that changes."""
+    kernel, found = RawKernel(AGAIN, "again", backend="simulator"), []
+    for _ in range(4):
+        with observe(Time("h200")) as seen:
+            kernel((8,), (128,), (np.ones(4096, np.float32), np.int32(4096)))
+        found.append(seen.total_us)
+    with observe(Time("h200")) as seen:
+        for _ in range(2):
+            kernel((8,), (128,), (np.ones(4096, np.float32), np.int32(4096)))
+    found += [one.us for one in seen.launches]
+    assert found == pytest.approx([found[0]] * 6, rel=1e-3)
+    assert str(seen).startswith("1. again on") and "\n\n2. again on" in str(seen)
+
+
+MEETING = """extern "C" __global__ void meeting(int* arrived, const int* up, float* y) {
+    __shared__ int sums[32];
+    sums[threadIdx.x] = 0;
+    if (threadIdx.x == 0) {
+        atomicAdd(arrived, 1);
+        while (*(volatile int*)arrived < gridDim.x) {}
+    }
+    __syncthreads();
+    for (int at = threadIdx.x; up[at] != at; at = up[at]) atomicAdd(&sums[at & 3], 1);
+    __syncthreads();
+    y[blockIdx.x * 32 + threadIdx.x] = sums[threadIdx.x]; }"""
+
+
+@pytest.mark.parametrize("blocks", [4, 5, 6])
+def test_blocks_that_wait_for_others_are_counted_when_they_go_on(monkeypatch, blocks):
+    """In one chunk, or two blocks at a time: what stands behind the meeting counts as often."""
+    kernel, found = RawKernel(MEETING, "meeting", backend="simulator"), []
+    for lanes in (1 << 15, 64):
+        monkeypatch.setattr(launches, "LANES_PER_CHUNK", lanes)
+        y, up = np.zeros(32 * blocks, np.float32), np.maximum(np.arange(32, dtype=np.int32) - 1, 0)
+        with observe(Time("h200")) as seen:
+            kernel((blocks,), (32,), (np.zeros(1, np.int32), up, y))
+        counted = seen._counted(seen._launch, 1.0)
+        of_lines = Counter()
+        for one in counted:
+            if one.line > 8:  # those before spin, or come to the barrier in parts
+                of_lines[one.line] += one.executions
+                of_lines[one.line, "swaps"] += one.counts["swaps"]
+                of_lines[one.line, "stored"] += one.counts["global_store_sectors"]
+        found.append(of_lines)
+        assert seen._work_of_blocks()[1].tolist() == list(range(blocks))
+        assert y.reshape(blocks, 32)[:, :4].sum(1).tolist() == [31 * 32 / 2] * blocks
+    assert found[0] == found[1] and found[0][9] > blocks
 
 
 def test_blocks_keep_their_numbers_beside_another_observer():

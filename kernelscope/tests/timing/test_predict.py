@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kernelscope.cli import main
-from kernelscope.errors import BackendError, UnknownNameError
-from kernelscope.timing import model
+from kernelscope.errors import BackendError, InputError, UnknownNameError
+from kernelscope.timing import Time, model
 from kernelscope.timing.gpus import gpu
 from kernelscope.timing.machine_code import cubin
 from kernelscope.timing.report import WIDTH, text
@@ -120,10 +120,27 @@ def test_the_limit_is_the_longest_bar_of_its_kind(seed):
     assert ("it waits: " in head) == waiting == (limit in others)
     assert (f"  {limit}: 1 block on 9 SMs; " in head) == (limit in model.IDLE)
     longer = [name for name in model.WAITS if bounds[name] > bounds[limit] and not waiting]
-    assert (f"also beside a longer bar of {' or '.join(longer)}\n" in head) == bool(longer)
-    assert ("a longer bar" in head) == bool(longer)
+    assert (f"  {' and '.join(longer)} ha" in head) == ("a longer bar" in head) == bool(longer)
     lengths = [line.count("#") for line in units.splitlines()]
     assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_unit_that_limits_beside_a_longer_wait_says_so():
+    bounds = {"L2": 6.95, "atomics": 9.9, "latency": 7.0, "launch and starts": 2.0}
+    shown = text(replace(prediction(), bounds=bounds)).splitlines()
+    assert shown[1] == (
+        "  latency and atomics have a longer bar; L2 is named, as a unit is that is busy for 60% "
+        "or more, here 69%"
+    )
+    alone = text(replace(prediction(), bounds=bounds | {"latency": 1.0})).splitlines()
+    assert alone[1].startswith("  atomics has a longer bar; L2 is named, ")
+    assert "longer bar" not in text(replace(prediction(), bounds=bounds | {"L2": 9.95}))
+
+
+@pytest.mark.parametrize("blocks", [0, -3, 2.5, "many"])
+def test_blocks_are_a_whole_number(blocks):
+    with pytest.raises(InputError, match="blocks is .*; give a whole number of at least 1"):
+        Time("h200", blocks=blocks)
 
 
 def test_a_gpu_has_a_full_name_too():

@@ -46,6 +46,10 @@ def of_block(*requests):
     return stores
 
 
+def moved(one):
+    return one._replace(sectors=one.sectors + 4096)
+
+
 @pytest.mark.parametrize(("count", "measured"), [
     (2, 0.50), (3, 0.36), (4, 0.26), (5, 0.36), (8, 0.83),
 ])  # fmt: skip
@@ -74,6 +78,23 @@ def test_lone_stores_of_other_forms_have_shares_of_their_own():
     stores = of_block(*((own, run) for run, own in enumerate(words)))
     alone = [of_block((own, 0)).joined(64)[0] for own in words]
     assert [*stores.joined(64).values()] == alone and len({*alone}) == 3
+
+
+def test_runs_of_other_forms_have_shares_of_their_own():
+    """Even and odd words, the same far apart, and the first two again elsewhere."""
+    even, odd = stored(2 * THREADS), stored(2 * THREADS + 1)
+    runs = [(even, odd), (even, moved(odd)), (moved(even), moved(odd))]
+
+    def shares(*runs):
+        stores = Stores()
+        stores.begin()
+        for run, two in enumerate(runs):
+            for at, one in enumerate(two):
+                stores.add(2 * run + at, run, one)
+        return [*stores.joined(64).values()]
+
+    alone = [shares(run) for run in runs]
+    assert shares(*runs) == sum(alone, []) and alone[0] == alone[2] != alone[1]
 
 
 @pytest.mark.parametrize(("apart", "run", "warps", "share"), [

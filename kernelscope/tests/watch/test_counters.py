@@ -634,6 +634,10 @@ def test_a_moved_pattern_counts_as_its_addresses_do(access, moves):
     touched.mark(pattern)
     assert touched.count("read") == touched.count("read", 7) == len(bytes_met)
     assert touched.count("written") == touched.count("read", 8) == 0
+    other = np.array([1 << 17], np.uint64)  # by another line, once all lines have been counted
+    for line in (7, 8):
+        touched.touch(line, "read", other + np.uint64(line), 1)
+        assert touched.count("read") == len(bytes_met) + line - 6
 
 
 def test_a_pattern_knows_what_it_is_not():

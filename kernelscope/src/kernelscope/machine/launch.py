@@ -242,9 +242,9 @@ class Run:
 
     def run_chunk(self, chunk: Chunk, start: bool) -> bool:
         """Run a chunk as far as it gets; True when all of its threads have ended."""
-        if start:
-            for observer in self.observers:
-                observer.chunk_started(chunk.reports.machine)
+        for observer in self.observers:
+            tell = observer.chunk_started if start else observer.chunk_resumed
+            tell(chunk.reports.machine)
         began = time.process_time()
         try:
             ended = chunk.run()

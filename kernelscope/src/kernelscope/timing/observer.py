@@ -1,13 +1,14 @@
 """Time: an observer that predicts how long the launches it sees take on a GPU."""
 
-import itertools
-from bisect import bisect
 from collections import Counter
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 
+from ..errors import InputError
 from ..events import Access, BarrierEvent, InstructionEvent, Launch, MachineView
 from ..ptx.demangle import demangle
 from ..ptx.source_module import SourceModule
@@ -40,19 +41,17 @@ from .memory.traffic import Reuse, reused_bytes
 from .model import Prediction, predict
 from .report import text
 from .results import match_values, slow_paths
-from .warps import Apart, LongestWarps, Unevenness, unevenness
+from .warps import GROUPS, Apart, LongestWarps, Unevenness, sampled_blocks, unevenness
 from .work import LaunchShape, l1_lines, resident_blocks, work_of
 
 LONE_PIECES = 16  # of a stretch in which a block that touches one alone finds no others open
-GROUPS = 16  # of neighbouring blocks that stand for a large grid
-MORE, NEARLY = 4, 0.02  # so many times as many where the mean of their work may be off by as much
-GOLDEN = (0.754878, 0.569840)  # multiples of both are spread evenly over a square
-MOST_PLACES = 1 << 10  # of a group, of which one is chosen
+NEARLY = 0.02  # how far off the mean of the groups' work may be: else MORE times as many are run
 ENOUGH = 1 << 22  # instructions of warps: no further group of blocks is run after so many
 # Of a store: requests for each sector within its reach, from which on they are followed. Time of a
 # request behind one of the same line, in ns: 60,000 on each of 32 stretches took an H200 134 us.
 SEVERAL, STORE_NS = 4, 2.2
 BESIDE = 32  # PTX instructions between two stores at most, if L1 joins them
+OF_CHUNK = ("_swaps", "_common", "_lanes_of_all", "_apart")  # attributes of Time
 _ASKED_MORE = ("atom.", "red.", "match.", "div.", "rcp.", "sqrt.")
 _PAST_L1 = frozenset(("cg", "cv", "volatile", "relaxed", "acquire"))  # of loads
 
@@ -72,15 +71,22 @@ class Time(Counters):
 
     Raises:
         UnknownNameError: there is no such GPU.
+        InputError: blocks is not a whole number of at least 1.
     """
 
     def __init__(self, gpu: str | GpuConstants = "h200", blocks: int | None = None):
+        if blocks is not None and (not isinstance(blocks, Integral) or blocks < 1):
+            raise InputError(
+                f"blocks is {blocks!r}; give a whole number of at least 1, or None for all"
+            )
         super().__init__()
         self.gpu = gpu if isinstance(gpu, GpuConstants) else _known(gpu)
         self.most_blocks = blocks
         self.launches: list[Prediction] = []
         self._sources: list[tuple[str, tuple[str, ...]]] = []  # of each launch: file, lines
         self._launch: Launch | None = None
+        self._machine_of_chunk: MachineView | None = None
+        self._chunk_ended = True
 
     @property
     def total_us(self) -> float:
@@ -94,17 +100,7 @@ class Time(Counters):
         x, *others = _cluster(launch)
         if others != [1, 1]:
             return None  # clusters whose blocks do not follow each other
-        size = max(1, self.most_blocks // GROUPS // x)  # of a group, in clusters of x
-        groups = max(1, min(GROUPS, self.most_blocks // (size * x)))
-        chosen = list(_spread_blocks(launch.grid[0], total, x, size, groups))
-        if groups == GROUPS and total > MORE * self.most_blocks:
-            taken = sorted(chosen, key=lambda part: part.start)
-            for part in _spread_blocks(launch.grid[0], total, x, size, (MORE - 1) * GROUPS):
-                at = bisect(taken, part.start, key=lambda one: one.start)
-                near = taken[max(at - 1, 0) : at + 1]
-                if all(part.stop <= one.start or one.stop <= part.start for one in near):
-                    chosen.append(part)
-        return tuple(chosen)
+        return sampled_blocks(launch.grid[0], total, x, self.most_blocks)
 
     def has_enough(self) -> bool:
         """Has the launch had ENOUGH instructions, or all groups whose work is nearly alike?
@@ -127,13 +123,15 @@ class Time(Counters):
             for one, (file, lines) in zip(self.launches, self._sources, strict=True)
         ]
         if len(parts) > 1:
+            parts = [f"{number}. {part}" for number, part in enumerate(parts, 1)]
+        if len(parts) > 1:
             parts.append(f"all launches, one after another: {self.total_us:.4g} us")
         return "\n\n".join(parts) or "no kernel ran"
 
     # -- a launch -------------------------------------------------------------------------------
     def launch_started(self, launch: Launch) -> None:
         super().launch_started(launch)
-        self._launch = launch
+        self._launch, self._chunk_ended = launch, True
         self._before = self._counts(launch)
         self._streams, self._stores = SectorStreams(), Stores()
         self._chosen = self.chosen_blocks(launch) or (range(int(np.prod(launch.grid))),)
@@ -154,10 +152,11 @@ class Time(Counters):
         self._numbers: list[np.ndarray] = []  # of the blocks that ran
         self._work_of_warps: list[np.ndarray] = []
         self._executed = 0  # instructions of warps, of the chunks that have ended
+        self._waiting: dict[int, tuple] = {}  # chunks that wait for others, by their machines' ids
 
     def chunk_started(self, machine: MachineView) -> None:
         super().chunk_started(machine)
-        self._hot.first_block = self._stored.first_block = machine.first_block
+        self._turn_to(machine)
         self._ran += machine.block_count
         self._numbers.append(machine.first_block + np.arange(machine.block_count))
         self._first_lanes = 32 * machine.warps_per_block
@@ -166,8 +165,26 @@ class Time(Counters):
         self._swaps: SharedSwaps | None = None  # of the chunk, if it has any
         self._common = 0
         self._lanes_of_all = 32 * machine.block_count * machine.warps_per_block
+        self._apart = copy(self._apart)
         self._apart.begin(self._lanes_of_all)
         self._longest.begin(machine)
+
+    def chunk_resumed(self, machine: MachineView) -> None:
+        super().chunk_resumed(machine)
+        self._turn_to(machine)
+        _, own, self._streams.at, self._stores.at, longest = self._waiting.pop(id(machine))
+        self.__dict__.update(own)
+        self._longest.resume(longest)
+
+    def _turn_to(self, machine: MachineView) -> None:
+        """What follows is of another chunk. That before it, if it has not ended, goes on later."""
+        before = self._machine_of_chunk
+        if before is not None and not self._chunk_ended:
+            own = {name: self.__dict__[name] for name in OF_CHUNK}
+            places = self._streams.at, self._stores.at
+            self._waiting[id(before)] = before, own, *places, self._longest.chunk()
+        self._machine_of_chunk, self._chunk_ended = machine, False
+        self._hot.first_block = self._stored.first_block = machine.first_block
 
     def chunk_finished(self, machine: MachineView) -> None:
         super().chunk_finished(machine)
@@ -175,6 +192,7 @@ class Time(Counters):
         self._work_of_warps.append(work)
         self._executed += int(work.sum())
         self._longest.end(work)
+        self._chunk_ended = True
 
     def barrier(self, event: BarrierEvent) -> None:
         super().barrier(event)
@@ -193,7 +211,8 @@ class Time(Counters):
         self._at = one.index
         if apart.any or key in apart.steps:
             for part, lanes in apart.parts(event):
-                self._lanes = lanes or self._lanes  # so that they are cut once
+                if lanes is not None:
+                    self._remember(lanes)
                 self._count(part)
         else:
             self._count(event)
@@ -346,6 +365,10 @@ class Time(Counters):
             cut = self._ran < sum(map(len, self._chosen[:GROUPS]))
             why = ": they are long" if cut else ""
             notes.append(f"{self._ran} of {blocks} blocks were run and stand for all{why}")
+            first = any(numbers[0] == 0 for numbers in self._numbers)
+            if not (first and any(numbers[-1] == blocks - 1 for numbers in self._numbers)):
+                which = "the last block" if first else "the first block"
+                notes.append(f"{which} is not among them: what it alone does is left out")
         machine = self._machine
         if machine is None:
             machine = estimated(launch)
@@ -456,25 +479,6 @@ def _asked_more(source: SourceModule) -> frozenset[int]:
     functions = source.module.functions.values()
     every = (one for function in functions for one in function.body)
     return frozenset(id(one) for one in every if one.opcode.startswith(_ASKED_MORE))
-
-
-@lru_cache(maxsize=64)
-def _spread_blocks(row: int, total: int, x: int, size: int, groups: int) -> tuple[range, ...]:
-    """Groups of `size` clusters of x blocks, one in each of so many equal parts of a grid of
-    `total` blocks, each at another place of its part and of its row. Any few lie far apart.
-    """
-    edges = np.linspace(0, total // x, groups + 1).astype(int)
-    starts = {}
-    for number, (first, end) in enumerate(itertools.pairwise(edges)):
-        places = np.arange(first, max(end - size, first) + 1)
-        places = places[np.linspace(0, len(places) - 1, MOST_PLACES).astype(int)]
-        of_row, of_part = (np.array(GOLDEN) * number + 0.5) % 1
-        far = abs(np.linspace(0, 1, len(places)) - of_part)  # an image may end with each part
-        if (end - first) * x > row:
-            far += abs(places * x % row / row - of_row)
-        starts[number] = x * int(places[far.argmin()])
-    order = sorted(starts, key=lambda number: GOLDEN[0] * number % 1)
-    return tuple(range(starts[at], starts[at] + size * x) for at in order)
 
 
 def _never_ran(launch: Launch, ran: set[int], blocks: dict[int, BlockPlace]) -> list[PtxCounts]:

@@ -41,8 +41,9 @@ def _head(one: Prediction) -> Iterable[str]:
         percent = int(100 * one.bounds[one.limit] / one.us)
         if longer:
             yield (
-                f"  {one.limit} is busy for {percent}% of the time: a unit limits from {BUSY:.0%} "
-                f"on, also beside a longer bar of {' or '.join(longer)}"
+                f"  {' and '.join(longer)} {'has' if len(longer) == 1 else 'have'} a longer bar; "
+                f"{one.limit} is named, as a unit is that is busy for {BUSY:.0%} or more, "
+                f"here {percent}%"
             )
     for note in one.notes:
         yield f"  {note}"
@@ -95,11 +96,12 @@ def _lines(one: Prediction, source_lines: Sequence[str], file: str) -> Iterable[
     best = [line for line in best if saved[line] >= LEAST_OF_LINE * one.us]
     if best:
         yield f"  time without what one line{f' of {file}' if file else ''} does:"
+    less = {line: f"({_us(saved[line])} less)" for line in best}
+    width = max(map(len, less.values()), default=0)
     for line in best:
         source = source_lines[line - 1].strip() if 0 < line <= len(source_lines) else ""
         source = source if len(source) <= WIDTH else f"{source[: WIDTH - 3]}..."
-        less = f"({_us(saved[line])} less)"
-        yield f"  {_us(one.without_line[line]):>10}  {less:<14}  line {line}: {source}"
+        yield f"  {_us(one.without_line[line]):>10}  {less[line]:<{width}}  line {line}: {source}"
 
 
 def _us(us: float) -> str:

@@ -208,8 +208,10 @@ class _Warp:
         elif code.name == "LDGDEPBAR":
             self.groups.append(self.copies)
         else:
-            enters = max(self.now, self.memory) if passes else self.now
-            self.memory = enters + passes if passes else self.memory
+            enters = self.now
+            if passes:  # as in run
+                enters = max(enters, self.memory)
+                self.memory = enters + passes
             self.copies = max(self.copies, enters + latency)
 
     def _wait_for_group(self, code: Code, by_line: dict[int, float]) -> None:

@@ -74,8 +74,9 @@ _LATENCIES = {  # clocks, of compute capability 9.0; loads and barriers are of t
     **dict.fromkeys(("HMMA", "IMMA"), 24.0),
     "DMMA": 26.0,
 }
-_ARITHMETIC = ("", "float32", "float64", "mufu", "popc", "division")  # kinds: always as long
-_OF_PARTS = ("MATCH", "LDC", *MEETINGS)  # but for these
+# Kinds of instructions that always take as long, but for those of some names.
+_FIXED_KINDS = ("", "float32", "float64", "mufu", "popc", "division")
+_NOT_FIXED = ("MATCH", "LDC", *MEETINGS)  # fences that are alone are among the latter
 # Multiply-adds of an mma.sync of 16 bits, and how long one of half of them takes: 1.53 and 1.02
 # clocks of an SM on an H200, with a latency of 24 and of 17.
 FULL_PRODUCT, SHORT_PRODUCT, SHORT_LATENCY = 16 * 8 * 16, 2 / 3, 17.0
@@ -344,7 +345,7 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: Dram
     """Clocks from the issue of an instruction to its result."""
     kind, line = KINDS.get(code.name, ""), code.line
     near = gpu.shared_clocks
-    if kind in _ARITHMETIC and code.name not in _OF_PARTS:
+    if kind in _FIXED_KINDS and code.name not in _NOT_FIXED:
         return _latency(code.name, near)
     if kind in LOADS:
         return load_latency(traffic, code, gpu, dram_share)
@@ -368,7 +369,7 @@ def latency_of(code: Code, traffic: Traffic, gpu: GpuConstants, dram_share: Dram
         more = CONSTANT_CLOCKS * (traffic.per_request(line, "constant load") - 1)
         clocks = _LATENCIES["LDC"] + more
     else:
-        clocks = _LATENCIES.get(code.name, near)
+        return _latency(code.name, near)
     return Latency(clocks)
 
 

@@ -47,10 +47,11 @@ class SectorStreams:
     def __init__(self):
         self._requests: list[list[_Request]] = []
         self._numbers: list[int] = []
-        self.left = MOST_SECTORS
+        self.left, self.at = MOST_SECTORS, -1  # at: place of the block that runs
 
     def begin(self, number: int) -> None:
         """The next block; number: its own in the grid."""
+        self.at = len(self._requests)
         self._requests.append([])
         self._numbers.append(number)
 
@@ -77,7 +78,7 @@ class SectorStreams:
     def _add(self, request: "_Request") -> None:
         if self.left > 0 and request.sectors.size:
             self.left -= request.sectors.size
-            self._requests[-1].append(request)
+            self._requests[self.at].append(request)
 
     @cached_property
     def streams(self) -> list["_Stream"]:
@@ -312,7 +313,8 @@ class _Blocks:
         self._loaded = np.repeat([not one.stores for one in requests], sizes)
         number = np.repeat(np.arange(len(requests)), sizes)
         self._block = np.searchsorted(ends, number, side="right")
-        uses = Uses(self._block << 48 | self._sectors)
+        low = self._sectors.min()
+        uses = Uses(self._block * (self._sectors.max() - low + 1) + self._sectors - low)
         self._order, self._new = uses.order, uses.new
         stretch = [
             at if (at := one.stretch) is not None else -1 - n for n, one in enumerate(requests)

@@ -43,7 +43,7 @@ def some_warps(warps: np.ndarray, of_block: int) -> np.ndarray | slice:
 
 
 class Lookups:
-    """Lines that L1 looks up for a load, one after another. warps: of a block.
+    """In how many clocks L1 looks up the lines of loads. warps: of a block.
 
     Of an instruction's first OFTEN loads, of all blocks of a chunk, and of each fourth one; those
     between are taken to need as many. Loads of one form are looked up together, later.
@@ -51,7 +51,7 @@ class Lookups:
 
     def __init__(self, warps: int):
         self._of_block = warps
-        self._totals: Counter[int] = Counter()
+        self._totals: defaultdict[int, float] = defaultdict(float)
         self._loads: Counter[int] = Counter()
         self._last: dict[int, _Load] = {}
         self._known: WeakKeyDictionary[Pattern, dict] = WeakKeyDictionary()
@@ -85,7 +85,7 @@ class Lookups:
     def totals(self) -> dict[int, float]:
         """Return the clocks of each instruction's requests."""
         self._look_up()
-        return self._totals
+        return dict(self._totals)
 
     def _look_up(self) -> None:
         for request, loads in self._waiting.items():
@@ -99,7 +99,9 @@ class Lookups:
 
 @dataclass(slots=True)
 class _Load:
-    """A load that waits for its clocks. lines: by how many its form is moved along."""
+    """A load that is looked up, and those behind it that are taken to be as it. lines: by how many
+    its form is moved along; requests: of all of them, until they are counted.
+    """
 
     key: int
     lines: int

@@ -70,10 +70,12 @@ class Stores:
     """
 
     left: int = MOST_SECTORS
+    at: int = -1  # place of the block that runs
     _blocks: list[list[_Store]] = field(default_factory=list)
 
     def begin(self) -> None:
         if self.left > 0:
+            self.at = len(self._blocks)
             self._blocks.append([])
 
     def add(self, key: int, run: int, stored: StoredSectors) -> None:
@@ -83,9 +85,9 @@ class Stores:
         if self.left <= 0 or not stored.sectors.size:
             return
         self.left -= stored.sectors.size
-        self._blocks[-1].append((key, run, stored))
+        self._blocks[self.at].append((key, run, stored))
         if self.left <= 0 and len(self._blocks) > 1:
-            self._blocks.pop()
+            self._blocks.pop(self.at)
 
     def joined(self, warps: int) -> dict[int, tuple[float, float]]:
         """Return instruction key -> (share of the sectors of its stores that leaves L1, share of

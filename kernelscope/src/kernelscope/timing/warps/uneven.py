@@ -20,6 +20,7 @@ from ..machine_code import Segment
 MOST_BLOCKS = 16384  # of more, unequal ones even out
 _FAR_MORE = 4.0  # times the median of a segment's instructions
 MOST_WAITING = 256  # groups of warps of which instructions are counted later
+_OF_CHUNK = ("_first", "_shape", "_work", "_before", "_since", "_new")  # of LongestWarps
 LEAST = 0.02  # standard deviation over mean: below, all are taken as equal
 
 
@@ -129,6 +130,18 @@ class LongestWarps:
         self._waiting: dict[int, tuple[np.ndarray, Counter[int]]] = {}
         self._last, self._ran = None, Counter()
 
+    def chunk(self) -> dict:
+        """Return what is of the chunk alone, for resume()."""
+        self._add_waiting()
+        return {name: self.__dict__[name] for name in _OF_CHUNK}
+
+    def resume(self, chunk: dict) -> None:
+        """A chunk that others came between."""
+        self.__dict__.update(chunk)
+        more = len(self._of_longest) - len(self._since)
+        new = np.zeros((more, *self._before.shape), np.int64)
+        self._since = np.concatenate([self._since, new])
+
     def ran(self, instruction: int, warps: np.ndarray) -> None:
         """Some warps, each once, have run an instruction."""
         if warps is not self._last:
@@ -200,7 +213,7 @@ class WarpShares:
     """
 
     def __init__(self, segments: tuple[Segment, ...], counted: Iterable[PtxCounts]):
-        known = [one for one in counted if one.of_warps is not None]
+        known = [*{one.origin: one for one in counted if one.of_warps is not None}.values()]
         self._rows = {one.origin: row for row, one in enumerate(known)}
         if not known:
             return

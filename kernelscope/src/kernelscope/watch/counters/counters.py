@@ -377,10 +377,14 @@ class Counters(Observer):
         found = self._lanes
         if found is None or found.lanes is not lanes:
             # a guarded access has lanes of its own; behind it come those of all again
-            before, self._lanes_before = self._lanes_before, found
-            known = before is not None and before.lanes is lanes
-            self._lanes = found = before if known else Lanes(lanes)
+            found = self._lanes_before
+            if found is None or found.lanes is not lanes:
+                found = Lanes(lanes)
+            self._remember(found)
         return found
+
+    def _remember(self, lanes: Lanes) -> None:
+        self._lanes, self._lanes_before = lanes, self._lanes
 
     def _access(self, row: _Row, access: Access) -> None:
         address, lanes = access.address, access.lanes

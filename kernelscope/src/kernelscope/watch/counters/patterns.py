@@ -103,7 +103,7 @@ class Pattern:
         key = lane, delta % SECTOR_BYTES
         if key not in self._before:
             rows = self._rows_before(lane, key[1])
-            self._before[key] = *wanted(rows >> 5), len(rows)
+            self._before[key] = *wanted(rows // SECTOR_BYTES), len(rows)
         sectors, wants, warps = self._before[key]
         return sectors + (delta - key[1]) // SECTOR_BYTES, wants, warps
 

@@ -105,9 +105,7 @@ class Lanes:
 def distinct(values: np.ndarray) -> np.ndarray:
     """Return the distinct values, ascending. NumPy's own takes four times as long for thousands."""
     values = np.sort(values)
-    first = np.ones(values.size, bool)
-    np.not_equal(values[1:], values[:-1], out=first[1:])
-    return values[first]
+    return values[starts_of(values)]
 
 
 def count_addresses(lanes: Lanes, address: np.ndarray) -> int:
