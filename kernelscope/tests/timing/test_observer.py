@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from kernelscope import Counters, RawKernel, RawModule, observe
+from kernelscope.errors import Hang
 from kernelscope.machine import launch as launches
 from kernelscope.timing import Time, observer
 from kernelscope.timing.executions import executions
@@ -281,7 +282,7 @@ MEETING = """extern "C" __global__ void meeting(int* arrived, const int* up, flo
 @pytest.mark.parametrize("blocks", [4, 5, 6])
 def test_blocks_that_wait_for_others_are_counted_when_they_go_on(monkeypatch, blocks):
     """In one chunk, or two blocks at a time: what stands behind the meeting counts as often."""
-    kernel, found = RawKernel(MEETING, "meeting", backend="simulator"), []
+    kernel, found, whose = RawKernel(MEETING, "meeting", backend="simulator"), [], []
     for lanes in (1 << 15, 64):
         monkeypatch.setattr(launches, "LANES_PER_CHUNK", lanes)
         y, up = np.zeros(32 * blocks, np.float32), np.maximum(np.arange(32, dtype=np.int32) - 1, 0)
@@ -295,9 +296,24 @@ def test_blocks_that_wait_for_others_are_counted_when_they_go_on(monkeypatch, bl
                 of_lines[one.line, "swaps"] += one.counts["swaps"]
                 of_lines[one.line, "stored"] += one.counts["global_store_sectors"]
         found.append(of_lines)
-        assert seen._work_of_blocks()[1].tolist() == list(range(blocks))
+        work, numbers = seen._work_of_blocks()
+        assert numbers.tolist() == list(range(blocks)) and (work > 100).all()
+        whose.append(work)
         assert y.reshape(blocks, 32)[:, :4].sum(1).tolist() == [31 * 32 / 2] * blocks
     assert found[0] == found[1] and found[0][9] > blocks
+    most = [work[:, 0].argmax() for work in whose]  # only blocks that wait long spin
+    assert whose[0][:, 0] == pytest.approx(whose[1][:, 0], rel=0.1), most
+
+
+def test_blocks_that_wait_for_such_as_are_not_run_say_so(monkeypatch):
+    """Of 256 blocks that wait for each other some are run, two at a time."""
+    monkeypatch.setattr(launches, "LANES_PER_CHUNK", 64)
+    y, up = np.zeros(32 * 256, np.float32), np.zeros(32, np.int32)
+    with observe(Time("h200", blocks=16)) as seen:
+        kernel = RawKernel(MEETING, "meeting", backend="simulator")
+        with pytest.raises(Hang, match="Not all 256 blocks were run, .*blocks=None of Time"):
+            kernel((256,), (32,), (np.zeros(1, np.int32), up, y))
+    assert not seen.launches
 
 
 def test_blocks_keep_their_numbers_beside_another_observer():

@@ -11,7 +11,7 @@ from kernelscope.translate.executable import SHARED_RED_ZONE, Executable
 from ..address_space import SPACE, DeviceHeap
 from ..addresses import aligned
 from ..budget import Budget, call_budget
-from ..errors import InputError, Interrupted, SimulatorError
+from ..errors import Hang, InputError, Interrupted, SimulatorError
 from ..progress import Progress
 from ..settings import setting
 from ..tensor_map.encoding import arrays_of_maps
@@ -226,10 +226,20 @@ class Run:
                 if any([chunk.clock.leap() for chunk in stalled]):
                     continue
                 if not (stalled[0].missed_in_grid() or stalled[0].missed_at_mbarrier()):
-                    raise stalled[0].hang()
+                    raise self.of_some_blocks(stalled[0].hang())
                 for chunk in stalled:
                     self.end_chunk(chunk)
                 return
+
+    def of_some_blocks(self, found: Hang) -> Hang:
+        """The same, with a word of the blocks that were left out, if any were."""
+        if self.chosen is None:
+            return found
+        return Hang(
+            f"{found}. Not all {self.blocks:,} blocks were run, and those left out may be what it "
+            "waits for: run all of them (--blocks of `predict`, blocks=None of Time)",
+            found.line,
+        )
 
     def interrupted(self, where: str) -> Interrupted:
         """The error of a launch that Ctrl-C has ended at some place."""

@@ -111,6 +111,8 @@ class Time(Counters):
             return True
         if len(self._chosen) <= GROUPS or self._ran < sum(map(len, self._chosen[:GROUPS])):
             return False
+        if not self._work_of_warps:  # all wait for others
+            return False
         work, _ = self._work_of_blocks()
         parts = np.array([part.mean() for part in np.array_split(work, GROUPS)])
         between = parts[1:-1] - 0.5 * (parts[:-2] + parts[2:])
@@ -124,7 +126,6 @@ class Time(Counters):
         ]
         if len(parts) > 1:
             parts = [f"{number}. {part}" for number, part in enumerate(parts, 1)]
-        if len(parts) > 1:
             parts.append(f"all launches, one after another: {self.total_us:.4g} us")
         return "\n\n".join(parts) or "no kernel ran"
 
@@ -149,7 +150,7 @@ class Time(Counters):
         self._lookups = Lookups(launch.warps)
         self._asked = _asked_more(launch.source) | self._apart.exits.keys()
         self._longest = LongestWarps(launch.warps)
-        self._numbers: list[np.ndarray] = []  # of the blocks that ran
+        self._numbers: list[np.ndarray] = []  # of the blocks that have ended, chunk by chunk
         self._work_of_warps: list[np.ndarray] = []
         self._executed = 0  # instructions of warps, of the chunks that have ended
         self._waiting: dict[int, tuple] = {}  # chunks that wait for others, by their machines' ids
@@ -158,7 +159,6 @@ class Time(Counters):
         super().chunk_started(machine)
         self._turn_to(machine)
         self._ran += machine.block_count
-        self._numbers.append(machine.first_block + np.arange(machine.block_count))
         self._first_lanes = 32 * machine.warps_per_block
         self._streams.begin(machine.first_block)
         self._stores.begin()
@@ -171,6 +171,9 @@ class Time(Counters):
 
     def chunk_resumed(self, machine: MachineView) -> None:
         super().chunk_resumed(machine)
+        self._turn_back_to(machine)
+
+    def _turn_back_to(self, machine: MachineView) -> None:
         self._turn_to(machine)
         _, own, self._streams.at, self._stores.at, longest = self._waiting.pop(id(machine))
         self.__dict__.update(own)
@@ -188,7 +191,10 @@ class Time(Counters):
 
     def chunk_finished(self, machine: MachineView) -> None:
         super().chunk_finished(machine)
+        if machine is not self._machine_of_chunk:  # what it waits for is of blocks that are not run
+            self._turn_back_to(machine)
         work = self._work()
+        self._numbers.append(machine.first_block + np.arange(machine.block_count))
         self._work_of_warps.append(work)
         self._executed += int(work.sum())
         self._longest.end(work)
@@ -401,7 +407,7 @@ class Time(Counters):
 
     def _work_of_blocks(self) -> tuple[np.ndarray, np.ndarray]:
         """((blocks, warps) instructions of the blocks that ran, their numbers), ascending."""
-        numbers = np.concatenate(self._numbers[: len(self._work_of_warps)])
+        numbers = np.concatenate(self._numbers)
         order = np.argsort(numbers)
         return np.concatenate(self._work_of_warps)[order], numbers[order]
 
