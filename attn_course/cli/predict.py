@@ -50,10 +50,9 @@ def execute(arguments) -> int:
     say(f"\n{seen}")
     known = list(recorded(arguments, call))
     for one in known:
-        same = one["gpu"] == seen.gpu.name
-        ratio = seen.total_us / one["us"] - 1
-        how = f"{abs(ratio):.0%} {'shorter' if ratio < 0 else 'longer'}"
-        off = f"; the prediction is {how}" if same else ""
+        error = seen.total_us / one["us"] - 1
+        off = f"; the prediction is {abs(error):.0%} {'longer' if error > 0 else 'shorter'}"
+        off = off if one["gpu"] == seen.gpu.name else ""
         stale = "; STALE, the kernel has changed since" if one["stale"] else ""
         say(f"\n{one['us']:.4g} us recorded on {one['gpu']}, {one['date']}{stale}{off}")
     launches = [one.record() for one in seen.launches]

@@ -52,7 +52,7 @@ class Latency(NamedTuple):
 def walk(
     segments: tuple[Segment, ...],
     edges: dict[tuple[int, int], float],
-    steps: list[list["Step"]],
+    steps: list[list["WalkStep"]],
 ) -> list[dict[int, float]]:
     """Walk from the first segment to an end, again and again until every frequent one was seen.
 
@@ -103,7 +103,7 @@ def steps_of(
     segments: tuple[Segment, ...],
     latency: Callable[[Code], Latency],
     passes: Callable[[Code], float],
-) -> list[list["Step"]]:
+) -> list[list["WalkStep"]]:
     """Return each segment's instructions as the walk needs them.
 
     latency: clocks until a result; passes: clocks of the memory pipe, in which requests queue.
@@ -112,12 +112,12 @@ def steps_of(
     for segment in segments:
         shared: dict[float, float] = {}  # of loads in step: how often they wait -> their rate
         steps.append(
-            [Step.of(one, latency(one), passes(one), rates, shared) for one in segment.code]
+            [WalkStep.of(one, latency(one), passes(one), rates, shared) for one in segment.code]
         )
     return steps
 
 
-class Step(NamedTuple):
+class WalkStep(NamedTuple):
     """An instruction as the walk needs it. waits, sets, frees: scoreboards, the latter two -1 for
     none.
     """
@@ -141,7 +141,7 @@ class Step(NamedTuple):
         passes: float,
         rates: Iterator[float],
         shared: dict[float, float],
-    ) -> "Step":
+    ) -> "WalkStep":
         spent = code.spent + (latency.sure if code.name in MEETINGS else 0.0)
         sets = code.sets if code.sets < _SETS and code.name != "LDGDEPBAR" else -1
         frees = code.frees if code.frees < _SETS else -1
@@ -169,7 +169,7 @@ class _Warp:
         self.memory = 0.0  # when the memory pipe is free
         self.copies, self.groups = 0.0, deque(maxlen=16)  # of cp.async: when they have arrived
 
-    def run(self, steps: list[Step], by_line: dict[int, float], visit: int = 1) -> None:
+    def run(self, steps: list[WalkStep], by_line: dict[int, float], visit: int = 1) -> None:
         """Run a segment. visit: number of the times that it ran."""
         now = self.now
         free, owner, memory = self.free, self.owner, self.memory

@@ -33,7 +33,7 @@ from .memory.traffic import (
     near_share,
     shares_of,
 )
-from .schedule import MEETINGS, Latency, Step, steps_of, walk
+from .schedule import MEETINGS, Latency, WalkStep, steps_of, walk
 from .warps import Unevenness, WarpShares
 
 UNITS = tuple("issue fma alu fp64 mufu tensor memory fill send constant together".split())
@@ -181,7 +181,7 @@ def work_of(
 
     shares, each = WarpShares(segments, counted), (counts / (blocks * warps)).tolist()
 
-    def chain(steps: list[list[Step]]) -> tuple[dict[int, float], ...]:
+    def chain(steps: list[list[WalkStep]]) -> tuple[dict[int, float], ...]:
         of_warp = tuple(
             {line: clocks * times for line, clocks in of_segment.items()}
             for of_segment, times in zip(walk(segments, edges, steps), each, strict=True)
