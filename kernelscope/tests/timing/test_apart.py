@@ -5,8 +5,12 @@ from collections import Counter
 import numpy as np
 import pytest
 from kernelscope import RawKernel, observe
+from kernelscope.events import InstructionEvent
+from kernelscope.ptx.syntax import Instruction
 from kernelscope.timing import Time
-from kernelscope.timing.warps import TURNS
+from kernelscope.timing.executions import BlockPlace, Places
+from kernelscope.timing.executions.places import Exit
+from kernelscope.timing.warps import TURNS, Apart
 
 ROOTS = """extern "C" __global__ void roots(KIND int* up, int* root, int n)
 {
@@ -67,6 +71,33 @@ def test_a_barrier_among_instructions_brings_them_together_there():
     lanes = np.arange(32)
     found, _ = stores_of("volatile", np.maximum(lanes - 1, 0), "root[at + n] = 7; __syncwarp();")
     assert found[5][0] == 32 // TURNS and found[6] == (1, 4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lanes_grouped_before_are_those_grouped_anew(seed):
+    """Random instructions of a step, an exit, a barrier and others, by some lanes or all."""
+    random = np.random.default_rng(seed)
+    opcodes = ("add.s32", "bra", "bar.sync", "mul.f32", "sub.s32")
+    step, leaving, *others = code = [Instruction(opcode, ()) for opcode in opcodes]
+    blocks = {id(one): BlockPlace(1 + (one is others[-1])) for one in code}
+    places = Places(blocks, {id(leaving): Exit(True, frozenset({1, 2}), range(1, 3))})
+    known, anew = Apart(places, {id(step)}), Apart(places, {id(step)})
+    lanes = [np.arange(64), np.arange(0, 64, 2), np.arange(40), np.arange(5, 9)]
+    found = 0
+    for one in (known, anew):
+        one.begin(64)
+    for _ in range(60):
+        instruction = code[random.choice(5, p=(0.3, 0.15, 0.05, 0.3, 0.2))]
+        own = lanes[random.choice(4, p=(0.7, 0.1, 0.1, 0.1))]
+        taken = random.random(own.size) < 0.2 if instruction is leaving else None
+        event = InstructionEvent(instruction, 1, own, (), None, taken)
+        anew._known = None
+        cut = [[part.lanes.tolist() for part, _ in apart.parts(event)] for apart in (known, anew)]
+        assert cut[0] == cut[1]
+        found = max(found, len(cut[0]))
+        if instruction is leaving:
+            known.leave(event), anew.leave(event)
+    assert found > 1
 
 
 NESTED = """extern "C" __global__ void nested(const int* x, int* y, int n, int stop)

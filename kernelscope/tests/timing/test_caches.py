@@ -342,6 +342,17 @@ def test_some_warps_are_of_all_places_in_a_block(warps, of_block):
     assert len({*(chosen % of_block).tolist()}) == min(of_block, len(chosen))
 
 
+def test_what_another_block_has_stored_is_not_a_blocks_own():
+    """Many blocks: one stores to a sector, the others load it."""
+    streams = SectorStreams()
+    for number in range(4):
+        streams.begin(number)
+        if not number:
+            streams.store(np.array([5]))
+        streams.add(1, np.array([5 if number else 6]))
+    assert streams.own_share == 0.0 and [one.lines for one in streams.streams] == [1] * 4
+
+
 @pytest.mark.parametrize("waiting", [1, 40, lookups_room.MOST_WAITING])
 def test_lookups_of_many_loads_follow_those_of_each_fourth(monkeypatch, waiting):
     """A line for each lane, then one for all: loads between have what one before them had."""

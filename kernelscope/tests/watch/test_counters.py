@@ -635,7 +635,7 @@ def test_a_moved_pattern_counts_as_its_addresses_do(access, moves):
     assert touched.count("read") == touched.count("read", 7) == len(bytes_met)
     assert touched.count("written") == touched.count("read", 8) == 0
     other = np.array([1 << 17], np.uint64)  # by another line, once all lines have been counted
-    for line in (7, 8):
+    for line in (7, 8, 9):
         touched.touch(line, "read", other + np.uint64(line), 1)
         assert touched.count("read") == len(bytes_met) + line - 6
 
