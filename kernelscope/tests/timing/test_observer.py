@@ -263,6 +263,7 @@ def test_a_launch_takes_as_long_again():
             kernel((8,), (128,), (np.ones(4096, np.float32), np.int32(4096)))
     found += [one.us for one in seen.launches]
     assert found == pytest.approx([found[0]] * 6, rel=1e-3)
+    assert {type(us) for one in seen.launches for us in one.bounds.values()} == {float}
     assert str(seen).startswith("1. again on") and "\n\n2. again on" in str(seen)
 
 

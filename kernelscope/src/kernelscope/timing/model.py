@@ -303,7 +303,7 @@ def _bounds(
     found["launch and starts"] = gpu.launch_us + starts
     last, used, even = _sm_clocks(work, gpu, without)
     found[TAIL], found[FEW] = (last - used) * us_of_clock, (used - even) * us_of_clock
-    return found, last
+    return {name: float(us) for name, us in found.items()}, last
 
 
 def sharpness_of(longest_us: float) -> float:
