@@ -276,6 +276,7 @@ MEETING = """extern "C" __global__ void meeting(int* arrived, const int* up, flo
     }
     __syncthreads();
     for (int at = threadIdx.x; up[at] != at; at = up[at]) atomicAdd(&sums[at & 3], 1);
+    for (int k = 0; k < 99 * blockIdx.x; ++k) sums[8 + (k & 7)] ^= k;
     __syncthreads();
     y[blockIdx.x * 32 + threadIdx.x] = sums[threadIdx.x]; }"""
 
@@ -302,8 +303,8 @@ def test_blocks_that_wait_for_others_are_counted_when_they_go_on(monkeypatch, bl
         whose.append(work)
         assert y.reshape(blocks, 32)[:, :4].sum(1).tolist() == [31 * 32 / 2] * blocks
     assert found[0] == found[1] and found[0][9] > blocks
-    most = [work[:, 0].argmax() for work in whose]  # only blocks that wait long spin
-    assert whose[0][:, 0] == pytest.approx(whose[1][:, 0], rel=0.1), most
+    assert whose[0] == pytest.approx(whose[1], rel=0.1)  # each block's own, but for its spinning
+    assert (np.diff(whose[0][:, 0]) > 99).all()
 
 
 def test_blocks_that_wait_for_such_as_are_not_run_say_so(monkeypatch):
